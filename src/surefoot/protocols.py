@@ -1,0 +1,194 @@
+"""The seams of Surefoot: what a target, a cache, a drafter, a policy, a sampler and the stops must do for the loop.
+
+``decode.py`` knows nothing else of them, so any object with these methods takes part. The tensors' shapes are in
+``types.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from surefoot.types import Capture, DraftTree, FinishReason, Plan, TargetOutput, Tokens, Verdict
+
+
+class Cache(Protocol):
+    """A transaction over one sequence: tentative nodes of the open round lie beyond the committed tokens."""
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Tokens, committed and tentative together, that fit; fixed when the cache is made."""
+        ...
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keeps the nodes of ``path`` (indices of the open round, root first), forgets the rest, and closes the round."""
+        ...
+
+    def rollback(self) -> None:
+        """Forgets all that is tentative; a no-op when no round is open."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Goes back to an earlier committed length, between rounds."""
+        ...
+
+
+class Target(Protocol):
+    """A model we trust: its draws are the answer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens a sequence may have."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """Whether a row's bits are known not to depend on what is computed beside it."""
+        ...
+
+    def new_cache(self, capacity: int) -> Cache:
+        """An empty cache for one sequence of at most ``capacity`` tokens, tentative ones included."""
+        ...
+
+    def prefill(self, tokens: Sequence[int], cache: Cache, capture: Capture) -> Iterator[tuple[Tokens, TargetOutput]]:
+        """Feeds committed tokens chunk by chunk; the last output carries the last row's logits, ``[-1]``."""
+        ...
+
+    def score(self, rounds: Sequence[tuple[DraftTree, Cache]], capture: Capture) -> list[TargetOutput]:
+        """Appends each tree's nodes to its cache's open round (opened if need be) in one forward.
+
+        May be called again before the commit; parents then index all nodes of the round.
+        """
+        ...
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Input embeddings of ``tokens``: ``[...] -> [..., H]``."""
+        ...
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        """Logits of normalised hidden states: ``[..., H] -> [..., V]``, at least fp32."""
+        ...
+
+
+class Sampler(Protocol):
+    """Draws the tokens of one request.
+
+    It holds the history (prompt and emitted tokens). ``prefix`` is always the path of drafted tokens between that history
+    and the token to be drawn, so that row ``i`` sees exactly its own past.
+    """
+
+    @property
+    def greedy_rows(self) -> bool:
+        """Whether every draw is the plain argmax of its row, so that :meth:`draw_rows` may take them all at once."""
+        ...
+
+    def draw_rows(self, logits: Tensor) -> Tensor:
+        """The greedy tokens of rows ``[N, V]``: int64 ``[N]`` on the same device, ties to the lowest id."""
+        ...
+
+    def draw(self, logits: Tensor, prefix: Sequence[int] = ()) -> int:
+        """The target's own token for the position after ``prefix``, from its row ``[V]``."""
+        ...
+
+    def draft(self, logits: Tensor, prefix: Sequence[int], *, shared_noise: bool) -> tuple[int, Tensor | None]:
+        """A drafter's guess from its own row ``[V]``: the argmax, the draw under the shared position noise, or, where
+        the request's acceptance is ``reject``, a sample together with the law ``[V]`` it came from."""
+        ...
+
+    def law(self, logits: Tensor, prefix: Sequence[int] = ()) -> Tensor:
+        """The processed probabilities fp64 ``[V]`` of the position after ``prefix``."""
+        ...
+
+    @property
+    def choices(self) -> Choices:
+        """The request's own streams of randomness, used by ``acceptance="reject"`` alone."""
+        ...
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Appends emitted tokens to the history and opens the next round's streams."""
+        ...
+
+
+class Choices(Protocol):
+    """A source of random choices: production binds it to counter-based streams, a proof to an enumerating oracle.
+
+    ``node`` is the tree node the choice belongs to and ``purpose`` its role there; with the seed and the round they key a
+    stream, so no two choices share randomness.
+    """
+
+    def categorical(self, probs: Tensor, node: int, purpose: str) -> int:
+        """An index drawn with probabilities ``probs [V]``; never one of probability zero."""
+        ...
+
+    def bernoulli(self, probability: float, node: int, purpose: str) -> bool:
+        """True with ``probability``, by strict comparison: never at 0, always at 1."""
+        ...
+
+
+class Drafter(Protocol):
+    """One sequence's guesses."""
+
+    @property
+    def capture(self) -> Capture:
+        """What it wants to see of the target."""
+        ...
+
+    def observe(self, tokens: Sequence[int], out: TargetOutput, path: Sequence[int] | None) -> None:
+        """Learns committed tokens: ``tokens[i]`` was fed at row ``path[i]`` of ``out``; None: a prefill chunk, in order.
+
+        ``out`` is valid until the next ``score``.
+        """
+        ...
+
+    def propose(self, root: int, plan: Plan, sampler: Sampler) -> DraftTree:
+        """A tree rooted at ``root`` within the plan; the root alone where it has no guess."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the sequence held."""
+        ...
+
+
+class DrafterModel(Protocol):
+    """Shared weights of a drafter."""
+
+    def start(self, target: Target) -> Drafter:
+        """A drafter for one new sequence of ``target``."""
+        ...
+
+
+class Policy(Protocol):
+    """Decides what to draft next, and whether at all."""
+
+    def plan(self, remaining: int) -> Plan:
+        """The next round's allowance when ``remaining`` more tokens may be emitted."""
+        ...
+
+    def update(self, verdict: Verdict, seconds: float) -> None:
+        """Learns how a round went and what it cost."""
+        ...
+
+
+class Stops(Protocol):
+    """Ends a request."""
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        ...
+
+    def take(self, verdict: Verdict) -> tuple[int, FinishReason | None]:
+        """Reads the tokens a round emits, in order: how many stand, and why the request ends if it does."""
+        ...
