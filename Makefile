@@ -1,0 +1,46 @@
+# Everything runs in .venv, which the first target that needs it makes. Only Python and a C++ compiler are assumed.
+#   make demo     complete real Python code with the bundled model, plainly and speculatively
+#   make test     the test suite
+#   make check    lint, format, types, size caps
+#   make mutants  plant defects one at a time; each must be killed by a test
+#   make bench    the benchmarks (only on an idle machine)
+#   make size     line budgets beside actuals
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test check mutants bench size setup
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m tools.size
+
+mutants: setup
+	$(BIN)/python -m tests.mutants
+
+bench: setup
+	$(BIN)/python benchmarks/vs_transformers.py
+
+size: setup
+	$(BIN)/python -m tools.size
+
+setup: $(INSTALLED)
+
+# torch goes first and alone, so that its pin decides and nothing else can pull another build of it.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) --editable '.[test]'
+	touch $@
