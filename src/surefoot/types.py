@@ -92,7 +92,7 @@ class Verdict:
     """What the target makes of a tree.
 
     Attributes:
-        path: nodes to commit, root first.
+        path: nodes to commit, root first; empty for the token drawn after the prefill.
         fed: the tokens at those nodes.
         next_token: the last token emitted this round, the next round's root.
         next_origin: where ``next_token`` came from; ``draft`` only after a cut inside the accepted run.
@@ -118,12 +118,13 @@ class Verdict:
     @property
     def num_accepted(self) -> int:
         """Emitted tokens that had been drafted."""
-        return len(self.path) - 1 + (self.next_origin == "draft")
+        return max(len(self.path) - 1, 0) + (self.next_origin == "draft")
 
     def cut(self, count: int) -> Verdict:
         """The same verdict ended after its first ``count`` emitted tokens: commits the first ``count`` walked nodes."""
-        assert 1 <= count <= len(self.path), (count, self.path)
-        if count == len(self.path):
+        emitted = self.emitted
+        assert 1 <= count <= len(emitted), (count, emitted)
+        if count == len(emitted):
             return self
         return Verdict(
             path=self.path[:count],

@@ -1,0 +1,57 @@
+"""``surefoot.load``: names in, an engine out."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from surefoot.drafters import DRAFTERS
+from surefoot.drafters.draft_model import DraftModel
+from surefoot.engine import Engine
+from surefoot.loading import LoadedTarget, load_draft_model, load_target
+from surefoot.options import DTypeName, Exactness, LoadOptions
+from surefoot.protocols import DrafterModel
+
+
+def load(
+    target: str | PathLike[str],
+    drafter: str | PathLike[str] | DrafterModel | None = None,
+    *,
+    dtype: DTypeName = "auto",
+    device: str = "auto",
+    exact: Exactness = "auto",
+    prefill_chunk: int = 512,
+) -> Engine:
+    """Loads a target, and a drafter for it.
+
+    Args:
+        target: a directory, the name of a bundled model (``pebble``), or a hub id (``org/name``); looked for in this order.
+        drafter: ``lookup``, ``none``, a draft model named like a target, or any drafter object.
+        dtype: ``auto`` keeps the checkpoint's.
+        device: ``auto``, or any torch device.
+        exact: ``require`` insists on row-exact arithmetic; ``auto`` takes the fast path and reports ``stats.strict``.
+        prefill_chunk: prompt tokens per forward.
+
+    Raises:
+        LoadError: with what was found, what was expected and what to do.
+    """
+    options = LoadOptions(dtype=dtype, device=device, exact=exact, prefill_chunk=prefill_chunk)
+    loaded = load_target(target, options)
+    return Engine(
+        loaded.model,
+        _drafter(drafter, options, loaded),
+        loaded.tokenizer,
+        eos_token_ids=loaded.eos_token_ids,
+        sampling_defaults=loaded.sampling_defaults,
+    )
+
+
+def _drafter(
+    drafter: str | PathLike[str] | DrafterModel | None, options: LoadOptions, target: LoadedTarget
+) -> DrafterModel | None:
+    if drafter is None:
+        return None
+    if isinstance(drafter, (str, PathLike)):
+        if str(drafter) in DRAFTERS:
+            return DRAFTERS[str(drafter)]()
+        return DraftModel(load_draft_model(drafter, options, target))
+    return drafter

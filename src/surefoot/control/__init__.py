@@ -1,0 +1,1 @@
+"""Control: what to draft next, and whether at all."""

@@ -1,0 +1,38 @@
+"""The drafter of plain decoding: it never guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from surefoot.protocols import Sampler, Target
+from surefoot.tree import chain
+from surefoot.types import Capture, DraftTree, Plan, TargetOutput
+
+_CAPTURE = Capture()
+
+
+class NoDraft:
+    """Proposes the root alone, so that a round is one step of plain decoding."""
+
+    @property
+    def capture(self) -> Capture:
+        """Nothing."""
+        return _CAPTURE
+
+    def observe(self, tokens: Sequence[int], out: TargetOutput, path: Sequence[int] | None) -> None:
+        """Learns nothing."""
+
+    def propose(self, root: int, plan: Plan, sampler: Sampler) -> DraftTree:
+        """The root alone."""
+        return chain((root,))
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class NoDrafts:
+    """The model of it: no weights."""
+
+    def start(self, target: Target) -> NoDraft:
+        """A drafter that never guesses."""
+        return NoDraft()

@@ -1,0 +1,79 @@
+"""A suffix automaton over token ids: where did the longest suffix of a text occur before?
+
+Blumer et al. 1985, "The smallest automaton recognizing the subwords of a text"; built online, amortised constant time a
+token. States also carry the most recent position their strings end at.
+"""
+
+from __future__ import annotations
+
+_MOST_HOPS = 64
+"""States refreshed per token along the suffix links; past it an occurrence may be an older one, never a wrong one."""
+
+
+class SuffixAutomaton:
+    """All substrings of the tokens so far.
+
+    State ``v`` stands for a class of substrings with the same end positions: ``_length[v]`` is its longest one's length,
+    ``_link[v]`` the class of the longest suffix outside it, ``_next[v]`` its continuations, ``_end[v]`` the most recent
+    index its strings end at.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._next: list[dict[int, int]] = [{}]
+        self._link = [-1]
+        self._length = [0]
+        self._end = [-1]
+        self._last = 0
+
+    def extend(self, token: int) -> None:
+        """Appends a token."""
+        index = len(self.tokens)
+        self.tokens.append(token)
+        state = self._add_state({}, self._length[self._last] + 1, 0, index)
+        walk = self._last
+        while walk != -1 and token not in self._next[walk]:
+            self._next[walk][token] = state
+            walk = self._link[walk]
+        if walk != -1:
+            self._link[state] = self._split(walk, token)
+        self._last = state
+        self._refresh_ends(state, index)
+
+    def longest_match(self, token: int) -> tuple[int, int]:
+        """The longest suffix of ``tokens + [token]`` that occurs in ``tokens``: its length and the most recent index it
+        ends at; ``(0, -1)`` where even ``token`` alone does not occur."""
+        state = self._last
+        while state != -1:
+            after = self._next[state].get(token)
+            if after is not None:
+                return self._length[state] + 1, self._end[after]
+            state = self._link[state]
+        return 0, -1
+
+    def _add_state(self, continuations: dict[int, int], length: int, link: int, end: int) -> int:
+        self._next.append(continuations)
+        self._length.append(length)
+        self._link.append(link)
+        self._end.append(end)
+        return len(self._next) - 1
+
+    def _split(self, walk: int, token: int) -> int:
+        """The class that holds just ``longest(walk) + token``, split off a wider one if need be."""
+        after = self._next[walk][token]
+        if self._length[after] == self._length[walk] + 1:
+            return after
+        clone = self._add_state(dict(self._next[after]), self._length[walk] + 1, self._link[after], self._end[after])
+        while walk != -1 and self._next[walk].get(token) == after:
+            self._next[walk][token] = clone
+            walk = self._link[walk]
+        self._link[after] = clone
+        return clone
+
+    def _refresh_ends(self, state: int, index: int) -> None:
+        state = self._link[state]
+        for _ in range(_MOST_HOPS):
+            if state <= 0:
+                return
+            self._end[state] = index
+            state = self._link[state]

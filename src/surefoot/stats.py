@@ -1,0 +1,94 @@
+"""What a request did: counts of rounds and drafts, and seconds by phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from surefoot.types import Verdict
+
+
+@dataclass(slots=True)
+class Seconds:
+    """Wall-clock seconds by phase. ``draft`` holds the drafter's own forwards, its reading of the prompt included."""
+
+    prefill: float = 0.0
+    draft: float = 0.0
+    score: float = 0.0
+    verify: float = 0.0
+    commit: float = 0.0
+    observe: float = 0.0
+
+    @property
+    def rounds(self) -> float:
+        """All phases but the prefill."""
+        return self.draft + self.score + self.verify + self.commit + self.observe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """The account of one finished request.
+
+    Attributes:
+        rounds: target forwards after the prefill.
+        drafted: drafted tokens the target was shown.
+        accepted: emitted tokens that had been drafted.
+        drafted_by_position: how often a token was drafted ``i + 1`` places after the root.
+        accepted_by_position: how often the token emitted there was a draft.
+        fallbacks: drafters dropped because they failed.
+        strict: whether the target's rows are known to have the same bits whatever is computed beside them.
+        seconds: by phase.
+    """
+
+    rounds: int
+    drafted: int
+    accepted: int
+    drafted_by_position: tuple[int, ...]
+    accepted_by_position: tuple[int, ...]
+    fallbacks: int
+    strict: bool
+    seconds: Seconds
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per round with the target's own one: ``1 + accepted / rounds``; 1 without rounds."""
+        return 1 + self.accepted / self.rounds if self.rounds else 1.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts a request while it runs."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_by_position: list[int] = field(default_factory=list)
+    accepted_by_position: list[int] = field(default_factory=list)
+    fallbacks: int = 0
+    seconds: Seconds = field(default_factory=Seconds)
+
+    def add(self, verdict: Verdict, depth: int) -> None:
+        """Counts one round whose tree was ``depth`` levels deep below its root."""
+        accepted = verdict.num_accepted
+        self.rounds += 1
+        self.drafted += verdict.num_drafted
+        self.accepted += accepted
+        while len(self.drafted_by_position) < depth:
+            self.drafted_by_position.append(0)
+            self.accepted_by_position.append(0)
+        for position in range(depth):
+            self.drafted_by_position[position] += 1
+        for position in range(accepted):
+            self.accepted_by_position[position] += 1
+
+    def finish(self, *, strict: bool) -> Stats:
+        """The account as it stands."""
+        return Stats(
+            rounds=self.rounds,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            drafted_by_position=tuple(self.drafted_by_position),
+            accepted_by_position=tuple(self.accepted_by_position),
+            fallbacks=self.fallbacks,
+            strict=strict,
+            seconds=self.seconds,
+        )
