@@ -1,0 +1,77 @@
+"""The shape of a decoder: everything the shared stack needs to know, whichever family it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from surefoot.errors import CheckpointError
+from surefoot.ops.rope import Rope
+
+MAX_LAYERS = 1024
+"""More layers than this are taken for a damaged config, before memory is spent on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    """A dense decoder-only transformer with rotary positions, RMS norms and a SwiGLU feed-forward.
+
+    Attributes:
+        model_type: the family it was read by.
+        vocab_size: rows of the embedding and width of the logits.
+        intermediate_size: width of the feed-forward's gate.
+        num_heads, num_kv_heads, head_dim: query heads, key-value heads, and the size of each.
+        context_length: most tokens a sequence may have.
+        rms_norm_eps: added to the mean square in every norm.
+        rope: how positions become angles.
+        tied_head: whether the output head is the embedding.
+        qkv_bias, out_bias, mlp_bias: which linears have biases (query, key and value; attention output; feed-forward).
+        qk_norm: whether each head's query and key are normalised before they are rotated.
+        windows: for each layer, how many positions a token sees, its own included; None sees all before it.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context_length: int
+    rms_norm_eps: float
+    rope: Rope
+    tied_head: bool
+    windows: tuple[int | None, ...]
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.num_layers <= MAX_LAYERS, f"num_hidden_layers is {self.num_layers}", f"at most {MAX_LAYERS}")
+        _require(
+            self.num_heads % self.num_kv_heads == 0,
+            f"num_attention_heads is {self.num_heads} and num_key_value_heads {self.num_kv_heads}",
+            "query heads in equal groups, one per key-value head",
+        )
+        _require(self.head_dim % 2 == 0, f"head_dim is {self.head_dim}", "an even number, for rotary positions")
+        _require(
+            len(self.windows) == self.num_layers,
+            f"layer_types has {len(self.windows)} entries",
+            f"one for each of the {self.num_layers} layers",
+        )
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads together."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of all key heads together; the value heads are as wide."""
+        return self.num_kv_heads * self.head_dim
+
+
+def _require(condition: bool, found: str, expected: str) -> None:
+    if not condition:
+        raise CheckpointError(f"config.json: {found}; expected {expected}. The file is damaged or not of this family")

@@ -1,0 +1,1 @@
+"""The arithmetic of the models: plain functions on tensors."""
