@@ -1,12 +1,12 @@
 """Gumbel noise as a pure function of seed, sample index, position and token id.
 
-``argmax(log p + noise)`` is a draw from ``p`` (the Gumbel-max trick). Keying the noise by position rather than by call makes
-the draw a function of weights, prompt, parameters and seed, so speculation cannot change it.
+``argmax(log p + noise)`` is a draw from ``p`` (the Gumbel-max trick). Keying the noise by position rather than by call
+makes the draw a function of weights, prompt, parameters and seed, so speculation cannot change it.
 
 A key is absorbed word by word with splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-2014); the ids of one position are the outputs of that generator started at the key. Everything up to the uniform variate
-is exact arithmetic on 64-bit words, the same on every device. Of the 64 bits 52 are used, in the middle of their interval:
-a uniform is never 0 or 1, so the noise lies in (-3.61, 36.74) and is never infinite.
+2014); the ids of one position are the outputs of that generator started at the key. Everything up to the uniform
+variate is exact arithmetic on 64-bit words, the same on every device. Of the 64 bits 52 are used, each value in the
+middle of its interval: a uniform is never 0 or 1, so the noise lies in (-3.61, 36.74) and is never infinite.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def position_key(seed: int, sample: int, position: int) -> int:
 def gumbel(seed: int, sample: int, position: int, ids: Tensor | int, device: torch.device | str = "cpu") -> Tensor:
     """The noise of token ids at one position: fp64 ``[S]`` for int64 ids ``[S]``, or ``[V]`` for a vocabulary size.
 
-    Any subset of ids gets the same values. The uniforms are the same on every device; their logarithms are rounded by the
-    device's own library, so the noise of two devices may differ in its last bits.
+    Any subset of ids gets the same values. The uniforms are the same on every device; their logarithms are rounded by
+    the device's own library, so the noise of two devices may differ in its last bits.
     """
     key = position_key(seed, sample, position)
     place = torch.device(device)
@@ -112,7 +112,7 @@ def gumbel_reference(seed: int, sample: int, position: int, token: int) -> float
 
 
 class PositionNoise:
-    """One request's noise: whole rows are kept until their position is past, so drafter and target compute them once."""
+    """One request's noise: whole rows are kept until their position is past, so drafter and target share one."""
 
     def __init__(self, seed: int, sample: int, vocab_size: int) -> None:
         self._seed = seed
