@@ -1,0 +1,131 @@
+"""Decides which of a tree's drafted tokens stand, so that the emitted ones are the target's own.
+
+``verify`` (match): the target draws its own token at each node it walks to; the tree only decides whether the next row
+of logits is already there. ``verify_reject``: rejection sampling along a chain of sampled drafts (Leviathan et al.,
+2211.17192; Chen et al., 2302.01318), exact in law. Rows that are not walked to change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from surefoot.errors import DrafterError, OptionError, TargetError
+from surefoot.protocols import Sampler
+from surefoot.sampling import UNDRAWABLE, undrawable
+from surefoot.tree import children, is_chain
+from surefoot.types import DraftTree, Origin, Tokens, Verdict, host_tokens
+
+
+def verify(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
+    """Walks the tree along the target's own draws from ``logits [N, V]``; emits the draws, the last one undrafted.
+
+    Of siblings with the same token the first is walked to.
+
+    Raises:
+        TargetError: the number of rows is not the number of nodes.
+        SamplingError: a row on the walk has no token.
+    """
+    _check_rows(tree, logits)
+    if sampler.greedy_rows:
+        return _walk_greedy(tree, logits, sampler)
+    tokens = host_tokens(tree.tokens)
+    rows = logits.cpu()  # one transfer for the whole walk; none where the logits are on the host already
+    return _walk(tree, tokens, lambda node, prefix: sampler.draw(rows[node], prefix))
+
+
+def _walk_greedy(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
+    """One argmax over all rows and one transfer of drafts and draws together."""
+    drawn = sampler.draw_rows(logits)
+    tokens, draws = torch.stack((tree.tokens.to(drawn.device), drawn)).tolist()
+
+    def draw(node: int, prefix: Sequence[int]) -> int:
+        token: int = draws[node]
+        if token == UNDRAWABLE:
+            raise undrawable(f"{len(prefix)} tokens after the round's root")
+        return token
+
+    return _walk(tree, tokens, draw)
+
+
+def _walk(tree: DraftTree, tokens: list[int], draw: Callable[[int, Sequence[int]], int]) -> Verdict:
+    successors = children(tree.parents)
+    path = [0]
+    prefix: list[int] = []
+    while True:
+        token = draw(path[-1], prefix)
+        child = next((node for node in successors[path[-1]] if tokens[node] == token), None)
+        if child is None:
+            break
+        path.append(child)
+        prefix.append(token)
+    return _verdict(tree, path, (tokens[0], *prefix), token, is_leaf=not successors[path[-1]])
+
+
+def verify_reject(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
+    """Accepts each drafted token with probability ``min(1, p / q)``, else draws from the part of p that q lacks.
+
+    ``logits [N, V]`` give p through the sampler; ``tree.q`` is the law each drafted token was sampled from. Coins,
+    residuals and the bonus are choices of their own, keyed by node and purpose.
+
+    Raises:
+        OptionError: the tree has branches, or its drafts were not sampled.
+        DrafterError: ``q`` has the wrong shape, or gives a drafted token no probability.
+        TargetError, SamplingError: as for :func:`verify`.
+    """
+    _check_rows(tree, logits)
+    tokens = host_tokens(tree.tokens)
+    rows = logits.cpu()
+    laws = _drafted_laws(tree)
+    choices = sampler.choices
+    for node in range(1, len(tree)):
+        prefix = tokens[1:node]
+        p, q, token = sampler.law(rows[node - 1], prefix), laws[node - 1], tokens[node]
+        _check_law(q, p, token)
+        if not choices.bernoulli(min(1.0, float(p[token] / q[token])), node, "accept"):
+            correction = choices.categorical(residual(p, q), node, "residual")
+            return _verdict(tree, list(range(node)), tuple(tokens[:node]), correction, is_leaf=False)
+    last = len(tree) - 1
+    bonus = choices.categorical(sampler.law(rows[last], tokens[1:]), last, "bonus")
+    return _verdict(tree, list(range(len(tree))), tuple(tokens), bonus, is_leaf=True)
+
+
+def residual(p: Tensor, q: Tensor) -> Tensor:
+    """``(p - q)+`` normalised, ``[V]``: what a rejected draft is replaced from.
+
+    Where p equals q nothing is ever rejected, save by rounding; p itself is then the law to draw from.
+    """
+    lacking = (p - q).clamp(min=0)
+    mass = lacking.sum()
+    return lacking / mass if mass > 0 else p
+
+
+def _drafted_laws(tree: DraftTree) -> Tensor:
+    if not is_chain(tree.parents):
+        raise OptionError("acceptance 'reject' found a draft tree with branches; expected a chain. Use 'match'")
+    if len(tree) == 1:
+        return torch.empty(0, 0)
+    if tree.q is None:
+        raise OptionError("acceptance 'reject' found drafts chosen without sampling; expected their law q. Use 'match'")
+    if len(tree.q) != len(tree) - 1:
+        raise DrafterError(f"q has {len(tree.q)} rows; expected {len(tree) - 1}, one for each drafted token")
+    return tree.q.cpu()
+
+
+def _check_law(q: Tensor, p: Tensor, token: int) -> None:
+    if q.shape != p.shape:
+        raise DrafterError(f"q covers {len(q)} ids; expected the target's {len(p)}")
+    if not 0 <= token < len(q) or not q[token] > 0:
+        raise DrafterError(f"q gives the drafted token {token} no probability; expected the law it was sampled from")
+
+
+def _check_rows(tree: DraftTree, logits: Tensor) -> None:
+    if len(logits) != len(tree):
+        raise TargetError(f"the target scored {len(logits)} rows; expected {len(tree)}, one for each node of the tree")
+
+
+def _verdict(tree: DraftTree, path: list[int], fed: Tokens, next_token: int, *, is_leaf: bool) -> Verdict:
+    origin: Origin = "plain" if len(tree) == 1 else "bonus" if is_leaf else "correction"
+    return Verdict(path=tuple(path), fed=fed, next_token=next_token, next_origin=origin, num_drafted=len(tree) - 1)
