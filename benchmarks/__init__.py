@@ -1,0 +1,1 @@
+"""Measurements, each a script; their results lie in ``results/`` as JSON."""

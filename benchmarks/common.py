@@ -1,0 +1,47 @@
+"""What the benchmarks share: interleaved timing, medians, and results with their circumstances."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from surefoot.provenance import Provenance
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def evaluation_prompts(limit: int | None = None) -> list[tuple[int, ...]]:
+    """The token ids of pebble's evaluation prompts."""
+    text = (files("surefoot") / "pebble" / "evaluation.json").read_text(encoding="utf-8")
+    return [tuple(prompt["ids"]) for prompt in json.loads(text)["prompts"][:limit]]
+
+
+def timed(run: Callable[[], Sequence[int]]) -> tuple[float, tuple[int, ...]]:
+    """Seconds a run took, and the ids it gave."""
+    started = perf_counter()
+    tokens = tuple(run())
+    return perf_counter() - started, tokens
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The names from another starting point each turn, so that no variant always follows the same one."""
+    start = turn % len(names)
+    return [*names[start:], *names[:start]]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Minimum, median and maximum."""
+    return {"min": min(values), "median": median(values), "max": max(values)}
+
+
+def write_result(name: str, body: Mapping[str, object]) -> Path:
+    """Writes ``results/<name>.json`` with the run's provenance."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    document = {"provenance": Provenance.collect().as_json(), **body}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return path
