@@ -1,6 +1,7 @@
 """Mean acceptance length on pebble's evaluation set, for every drafter, temperature, guess and acceptance rule.
 
-Not a timing. Beside each figure stands the share of repeated 8-grams in the output: text that loops flatters every drafter.
+Not a timing. Beside each figure stands the share of repeated 8-grams in the output: text that loops flatters every
+drafter.
 
     python -m benchmarks.acceptance
 """

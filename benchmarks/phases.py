@@ -1,6 +1,6 @@
 """Where a round's time goes on pebble, greedy: the forwards of target and draft model, and everything outside them.
 
-    python -m benchmarks.phases
+python -m benchmarks.phases
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class TimedScore:
         return iter(chunks)
 
 
-def measure(name: str, engine: Engine, draft: TimedScore | None, prompts: Sequence[tuple[int, ...]]) -> dict[str, object]:
+def measure(
+    name: str, engine: Engine, draft: TimedScore | None, prompts: Sequence[tuple[int, ...]]
+) -> dict[str, object]:
     """Shares of all rounds' time, the median over the prompts."""
     params = SamplingParams(max_tokens=128, ignore_eos=True)
     options = SpeculativeOptions(num_draft=0 if name == "plain" else 4)

@@ -50,7 +50,9 @@ def their_runs(dtype: DTypeName, max_tokens: int, num_draft: int) -> dict[str, R
 
     logging.set_verbosity_error()
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(str(files("surefoot") / "pebble" / name), dtype=getattr(torch, dtype)).eval()
+        AutoModelForCausalLM.from_pretrained(
+            str(files("surefoot") / "pebble" / name), dtype=getattr(torch, dtype)
+        ).eval()
         for name in ("pebble", "pebble-draft")
     )
     for model in (target, draft):
@@ -129,7 +131,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     prompts = evaluation_prompts(args.limit)
     results = [measure(dtype, prompts, args) for dtype in args.dtypes]
-    path = write_result("vs_transformers", {"task": "pebble evaluation set, T = 0", "options": vars(args), "results": results})
+    path = write_result(
+        "vs_transformers", {"task": "pebble evaluation set, T = 0", "options": vars(args), "results": results}
+    )
     for result in results:
         print(json.dumps({"dtype": result["dtype"], "times_faster": result["times_faster"]}, indent=1))
     print(f"written to {path}")

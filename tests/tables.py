@@ -43,21 +43,34 @@ class TableCache:
 
 
 class TableTarget:
-    """Logits by context: ``scale`` spreads them, ``seed`` chooses the table, ``fail_at`` raises on that call of score."""
+    """Logits by context: ``scale`` spreads them, ``seed`` chooses the table, only the last ``order`` tokens count.
+
+    ``fail_at`` raises on that call of ``score``.
+    """
 
     strict = True
 
-    def __init__(self, vocab_size: int = 5, context_length: int = 64, *, seed: int = 0, scale: float = 2.0) -> None:
+    def __init__(
+        self,
+        vocab_size: int = 5,
+        context_length: int = 64,
+        *,
+        seed: int = 0,
+        scale: float = 2.0,
+        order: int | None = None,
+    ) -> None:
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.seed = seed
         self.scale = scale
+        self.order = order
         self.num_forwards = 0
         self.fail_at = -1
 
     def row(self, context: Sequence[int]) -> Tensor:
         """The logits after ``context``: fp64 ``[V]``."""
-        key = hashlib.sha256(repr((self.seed, tuple(context))).encode()).digest()
+        past = tuple(context if self.order is None else context[-self.order :])
+        key = hashlib.sha256(repr((self.seed, past)).encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(key[:6], "big"))
         return torch.randn(self.vocab_size, generator=generator, dtype=torch.float64) * self.scale
 

@@ -1,9 +1,9 @@
 """Surefoot makes a local language model answer faster without changing its answers, by speculative decoding.
 
-    import surefoot
+import surefoot
 
-    engine = surefoot.load("pebble", "pebble-draft")
-    print(engine.generate("def fibonacci(n):").text)
+engine = surefoot.load("pebble", "pebble-draft")
+print(engine.generate("def fibonacci(n):").text)
 """
 
 from __future__ import annotations

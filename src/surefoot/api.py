@@ -24,7 +24,7 @@ def load(
     """Loads a target, and a drafter for it.
 
     Args:
-        target: a directory, the name of a bundled model (``pebble``), or a hub id (``org/name``); looked for in this order.
+        target: a directory, the name of a bundled model (``pebble``), or a hub id (``org/name``), in this order.
         drafter: ``lookup``, ``none``, a draft model named like a target, or any drafter object.
         dtype: ``auto`` keeps the checkpoint's.
         device: ``auto``, or any torch device.

@@ -5,8 +5,8 @@ Invariants, which hold before the first round and after every round, whatever wa
 - the target's cache holds every committed token except the last one, the root;
 - ``drafter context + [root] == prompt + emitted``;
 - nothing unverified is ever committed, so nothing committed is ever taken back;
-- a round is atomic: no caller's code runs between propose and observe but ``Stops.take``, which comes before the commit;
-  if anything fails, the cache is rolled back to the tokens committed before.
+- a round is atomic: no caller's code runs between propose and observe but ``Stops.take``, which comes before the
+  commit; if anything fails, the cache is rolled back to the tokens committed before.
 
 Plain decoding is this loop with ``drafters/none.py``.
 """
@@ -33,7 +33,7 @@ Verify = Callable[[DraftTree, Tensor, Sampler], Verdict]
 
 @dataclass(slots=True, kw_only=True)
 class Decoding:
-    """One sequence being decoded; used in the order ``prefill``, then ``draft`` and ``absorb`` in turn, then ``close``."""
+    """One sequence being decoded: ``prefill``, then ``draft`` and ``absorb`` in turn, then ``close``."""
 
     cache: Cache
     drafter: Drafter
@@ -46,7 +46,6 @@ class Decoding:
     finish_reason: FinishReason | None = None
     root: int = -1
     failed: bool = False
-    _depth: int = 0
     _draft_seconds: float = 0.0
 
     def prefill(self, target: Target, prompt: Sequence[int]) -> Verdict:
@@ -70,10 +69,10 @@ class Decoding:
         plan = self.policy.plan(self.stops.remaining)
         try:
             tree = self.drafter.propose(self.root, plan, self.sampler)
-            self._depth = self._checked_depth(tree, plan)
+            self._check_tree(tree, plan)
         except Exception as error:  # noqa: BLE001  (a failing drafter must not cost the answer)
             self._drop_drafter(error)
-            tree, self._depth = chain((self.root,)), 0
+            tree = chain((self.root,))
         self._draft_seconds = perf_counter() - started
         self.tally.seconds.draft += self._draft_seconds
         return tree
@@ -94,7 +93,7 @@ class Decoding:
         seconds.commit += committed - verified
         seconds.observe += observed - committed
         self.policy.update(verdict, self._draft_seconds + score_seconds + observed - started)
-        self.tally.add(verdict, self._depth)
+        self.tally.add(verdict, max(depths(tree.parents)))
         return self._emit(verdict)
 
     def close(self) -> None:
@@ -104,8 +103,8 @@ class Decoding:
         finally:
             self.drafter.close()
 
-    def _checked_depth(self, tree: DraftTree, plan: Plan) -> int:
-        """The tree's depth, once its size, root and ids are known to be as agreed."""
+    def _check_tree(self, tree: DraftTree, plan: Plan) -> None:
+        """Holds a drafter to its plan, the root and the vocabulary."""
         depth = max(depths(tree.parents), default=0)
         if not 1 <= len(tree) <= plan.num_nodes + 1 or depth > plan.depth:
             raise DrafterError(f"it proposed {len(tree) - 1} nodes, depth {depth}; the plan allows {plan}")
@@ -115,7 +114,6 @@ class Decoding:
                 f"it proposed ids {tokens} for {len(tree)} nodes; expected the root {self.root} first and ids below "
                 f"{self.vocab_size}"
             )
-        return depth
 
     def _cut(self, verdict: Verdict) -> Verdict:
         count, self.finish_reason = self.stops.take(verdict)
@@ -137,7 +135,8 @@ class Decoding:
         failed, self.drafter = self.drafter, NoDraft()
         self.tally.fallbacks += 1
         warnings.warn(
-            f"the drafter {type(failed).__name__} failed and is dropped for this request: {type(error).__name__}: {error}",
+            f"the drafter {type(failed).__name__} failed and is dropped for this request: "
+            f"{type(error).__name__}: {error}",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -160,8 +159,9 @@ def decode(target: Target, prompt: Sequence[int], decoding: Decoding) -> Iterato
 def advance(target: Target, decodings: Sequence[Decoding]) -> list[Verdict]:
     """One round of several sequences in one forward (one per distinct ``Capture``); their verdicts in order.
 
-    Whatever is raised, a sequence without a verdict keeps what it had committed and can be advanced again: its draws are
-    keyed by position, so it goes on as if nothing had happened. The sequence that failed, if it was one, has ``failed`` set.
+    Whatever is raised, a sequence without a verdict keeps what it had committed and can be advanced again: its draws
+    are keyed by position, so it goes on as if nothing had happened. The sequence that failed, if it was one, has
+    ``failed`` set.
 
     Raises:
         TargetError: the target failed.

@@ -98,7 +98,9 @@ class Engine:
         drafter = self._drafter_for(speculative, reference)
         seed = secrets.randbelow(MAX_SEED) if params.seed is None else params.seed
         room = self.target.context_length - len(tokens)
-        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(self.eos_token_ids))
+        stop_ids = frozenset(params.stop_token_ids) | (
+            frozenset() if params.ignore_eos else frozenset(self.eos_token_ids)
+        )
         limits = Limits(
             stop_ids=stop_ids,
             max_tokens=min(params.max_tokens, room),
@@ -147,8 +149,8 @@ class Engine:
             raise PromptError(f"the prompt holds id {wrong}; the vocabulary has ids 0 to {size - 1}")
         if len(tokens) >= context:
             raise PromptError(
-                f"the prompt has {len(tokens)} tokens; the model's context of {context} leaves room for {context - 1} and "
-                "an answer; shorten the prompt"
+                f"the prompt has {len(tokens)} tokens; the model's context of {context} leaves room for {context - 1} "
+                "and an answer; shorten the prompt"
             )
         return tokens
 
@@ -158,8 +160,8 @@ class Engine:
             return drafter
         if not isinstance(self.drafter, Lookup):
             raise OptionError(
-                f"a reference text was given and the drafter is {type(self.drafter).__name__}; it is read by the lookup "
-                "drafter alone: load the engine with drafter='lookup'"
+                f"a reference text was given and the drafter is {type(self.drafter).__name__}; it is read by the "
+                "lookup drafter alone: load the engine with drafter='lookup'"
             )
         if drafter is not self.drafter:
             return drafter
@@ -169,7 +171,9 @@ class Engine:
 
     def _tokenizer_for(self, what: str) -> Tokenizer:
         if self.tokenizer is None:
-            raise TokenizerError(f"{what} was given and the engine has no tokenizer; give token ids, or load one with it")
+            raise TokenizerError(
+                f"{what} was given and the engine has no tokenizer; give token ids, or load one with it"
+            )
         return self.tokenizer
 
     def _check_ids(self, params: SamplingParams) -> None:
@@ -183,7 +187,9 @@ class Engine:
         for option, ids in named.items():
             wrong = [token for token in ids if token >= self.target.vocab_size]
             if wrong:
-                raise OptionError(f"{option} names id {wrong[0]}; the vocabulary has ids 0 to {self.target.vocab_size - 1}")
+                raise OptionError(
+                    f"{option} names id {wrong[0]}; the vocabulary has ids 0 to {self.target.vocab_size - 1}"
+                )
 
 
 _VERIFY: dict[bool, Verify] = {False: verify, True: verify_reject}

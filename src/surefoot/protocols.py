@@ -28,7 +28,7 @@ class Cache(Protocol):
         ...
 
     def commit(self, path: Sequence[int]) -> None:
-        """Keeps the nodes of ``path`` (indices of the open round, root first), forgets the rest, and closes the round."""
+        """Keeps the nodes of ``path`` (indices of the open round, root first), forgets the rest, closes the round."""
         ...
 
     def rollback(self) -> None:
@@ -85,8 +85,8 @@ class Target(Protocol):
 class Sampler(Protocol):
     """Draws the tokens of one request.
 
-    It holds the history (prompt and emitted tokens). ``prefix`` is always the path of drafted tokens between that history
-    and the token to be drawn, so that row ``i`` sees exactly its own past.
+    It holds the history (prompt and emitted tokens). ``prefix`` is always the path of drafted tokens between that
+    history and the token to be drawn, so that row ``i`` sees exactly its own past.
     """
 
     @property
@@ -124,8 +124,8 @@ class Sampler(Protocol):
 class Choices(Protocol):
     """A source of random choices: production binds it to counter-based streams, a proof to an enumerating oracle.
 
-    ``node`` is the tree node the choice belongs to and ``purpose`` its role there; with the seed and the round they key a
-    stream, so no two choices share randomness.
+    ``node`` is the tree node the choice belongs to and ``purpose`` its role there; with the seed and the round they
+    key a stream, so no two choices share randomness.
     """
 
     def categorical(self, probs: Tensor, node: int, purpose: str) -> int:
@@ -146,7 +146,7 @@ class Drafter(Protocol):
         ...
 
     def observe(self, tokens: Sequence[int], out: TargetOutput, path: Sequence[int] | None) -> None:
-        """Learns committed tokens: ``tokens[i]`` was fed at row ``path[i]`` of ``out``; None: a prefill chunk, in order.
+        """Learns committed tokens: ``tokens[i]`` was fed at row ``path[i]`` of ``out``; None: a prefill chunk's rows.
 
         ``out`` is valid until the next ``score``.
         """

@@ -116,5 +116,5 @@ class Stream:
             RequestError: events are still to come.
         """
         if not self._ended:
-            raise RequestError("the stream is still open; read it to its end or close() it before asking for its result")
+            raise RequestError("the stream is still open; read it to its end or close() it, then ask for its result")
         return self._request.result(self._num_events)

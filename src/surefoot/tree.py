@@ -15,9 +15,7 @@ def chain(tokens: Sequence[int], q: Tensor | None = None) -> DraftTree:
 
     ``q``: the laws the drafted tokens were sampled from, ``[len(tokens) - 1, V]``.
     """
-    return DraftTree(
-        tokens=torch.tensor(tokens, dtype=torch.int64), parents=tuple(range(-1, len(tokens) - 1)), q=q
-    )
+    return DraftTree(tokens=torch.tensor(tokens, dtype=torch.int64), parents=tuple(range(-1, len(tokens) - 1)), q=q)
 
 
 def is_chain(parents: Sequence[int]) -> bool:

@@ -17,8 +17,8 @@ Origin = Literal["plain", "draft", "correction", "bonus"]
 """Where an emitted token came from.
 
 ``plain``: drawn in a round without drafts (the first token too); ``draft``: drafted and confirmed by the target;
-``correction``: the target's own token where every drafted child was wrong; ``bonus``: the target's own token after a path
-whose last node had no child to confirm.
+``correction``: the target's own token where every drafted child was wrong; ``bonus``: the target's own token after a
+path whose last node had no child to confirm.
 """
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
@@ -30,8 +30,8 @@ class Capture:
     """Names what a drafter wants to see of the target's forwards.
 
     ``layers`` counts layer outputs: ``i`` is the residual stream after decoder layer ``i``. ``final`` is the normalised
-    hidden state that the output head reads. ``logits`` asks for the logits of every row of a prefill chunk; in ``score``
-    they are always there.
+    hidden state that the output head reads. ``logits`` asks for the logits of every row of a prefill chunk; in
+    ``score`` they are always there.
     """
 
     layers: tuple[int, ...] = ()
@@ -45,11 +45,12 @@ class DraftTree:
 
     Attributes:
         tokens: int64 ``[N]`` on any device.
-        parents: ``N`` node indices; a parent comes before its children. The root's parent is -1. When a round is built by
-            several ``score`` calls, each call's tree holds only its new nodes, and parents index all nodes of the round.
+        parents: ``N`` node indices; a parent comes before its children. The root's parent is -1. When a round is built
+            by several ``score`` calls, each call's tree holds only its new nodes, and parents index all nodes of the
+            round.
         score: log probability the drafter gives each node, ``[N]``, or None. Only the policy reads it.
-        q: the law each node but the root was sampled from, float ``[N - 1, V]`` (row ``i - 1`` belongs to node ``i``), or
-            None for drafts chosen without sampling.
+        q: the law each node but the root was sampled from, float ``[N - 1, V]`` (row ``i - 1`` belongs to node ``i``),
+            or None for drafts chosen without sampling.
     """
 
     tokens: Tensor
@@ -66,8 +67,8 @@ class TargetOutput:
     """What one forward of the target shows, a row per node or per prefill token.
 
     Attributes:
-        logits: ``[N, V]``, at least fp32. After a prefill chunk: None, or ``[1, V]`` of the last row of the last chunk, or
-            all rows where ``Capture.logits`` asks for them.
+        logits: ``[N, V]``, at least fp32. After a prefill chunk: None, or ``[1, V]`` of the last row of the last
+            chunk, or all rows where ``Capture.logits`` asks for them.
         layers: captured layer outputs, each ``[N, H]``, in the order of ``Capture.layers``.
         final: the normalised hidden states ``[N, H]``, or None.
     """
@@ -79,8 +80,11 @@ class TargetOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a policy allows the drafter this round: ``num_nodes`` drafted nodes at most (0: do not draft), no deeper than
-    ``depth``, no node with more than ``width`` children."""
+    """What a policy allows the drafter this round.
+
+    ``num_nodes`` drafted nodes at most (0: do not draft), no deeper than ``depth``, no node with more than ``width``
+    children.
+    """
 
     num_nodes: int
     depth: int
@@ -113,7 +117,8 @@ class Verdict:
     @property
     def origins(self) -> tuple[Origin, ...]:
         """The origin of each emitted token."""
-        return (*("draft",) * (len(self.fed) - 1), self.next_origin)
+        drafted: tuple[Origin, ...] = ("draft",) * (len(self.fed) - 1)
+        return (*drafted, self.next_origin)
 
     @property
     def num_accepted(self) -> int:

@@ -1,8 +1,8 @@
 """A smaller model as drafter (Leviathan et al. 2022, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318).
 
 The draft model keeps a cache of its own. Its drafts stay tentative there until the target has spoken; then the accepted
-ones are committed without being computed again. The last draft of a round is never fed, so a round in which everything was
-accepted leaves one committed token to catch up with.
+ones are committed without being computed again. The last draft of a round is never fed, so a round in which everything
+was accepted leaves one committed token to catch up with.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class DraftModel:
 class DraftModelDrafter:
     """The draft model on one sequence.
 
-    Between rounds ``_context`` is what was observed; the cache holds a prefix of it, and while a round is open the tokens
-    of ``_open`` beyond that prefix.
+    Between rounds ``_context`` is what was observed; the cache holds a prefix of it, and while a round is open the
+    tokens of ``_open`` beyond that prefix.
     """
 
     def __init__(self, shared: DraftModel) -> None:

@@ -1,7 +1,7 @@
 """Suffix lookup: proposes what followed the last time the text ended like this.
 
-Prompt lookup (Saxena 2023) on a suffix automaton (SAM-Decoding, arXiv 2411.10666): the longest match of any length, its most
-recent occurrence, and a continuation that goes round where the copied text meets its own end.
+Prompt lookup (Saxena 2023) on a suffix automaton (SAM-Decoding, arXiv 2411.10666): the longest match of any length,
+its most recent occurrence, and a continuation that goes round where the copied text meets its own end.
 """
 
 from __future__ import annotations

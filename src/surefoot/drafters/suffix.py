@@ -13,9 +13,9 @@ _MOST_HOPS = 64
 class SuffixAutomaton:
     """All substrings of the tokens so far.
 
-    State ``v`` stands for a class of substrings with the same end positions: ``_length[v]`` is its longest one's length,
-    ``_link[v]`` the class of the longest suffix outside it, ``_next[v]`` its continuations, ``_end[v]`` the most recent
-    index its strings end at.
+    State ``v`` stands for a class of substrings with the same end positions: ``_length[v]`` is its longest one's
+    length, ``_link[v]`` the class of the longest suffix outside it, ``_next[v]`` its continuations, ``_end[v]`` the
+    most recent index its strings end at.
     """
 
     def __init__(self) -> None:
