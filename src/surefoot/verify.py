@@ -68,17 +68,20 @@ def verify_reject(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
     """Accepts each drafted token with probability ``min(1, p / q)``, else draws from the part of p that q lacks.
 
     ``logits [N, V]`` give p through the sampler; ``tree.q`` is the law each drafted token was sampled from. Coins,
-    residuals and the bonus are choices of their own, keyed by node and purpose.
+    residuals and the bonus are choices of their own, keyed by node and purpose. Drafts chosen without sampling have no
+    q: a draw from p that walks on where a child carries it is then the same law, on trees too, and that is done.
 
     Raises:
-        OptionError: the tree has branches, or its drafts were not sampled.
+        OptionError: a tree of sampled drafts has branches.
         DrafterError: ``q`` has the wrong shape, or gives a drafted token no probability.
         TargetError, SamplingError: as for :func:`verify`.
     """
+    if tree.q is None:
+        return verify(tree, logits, sampler)
     _check_rows(tree, logits)
     tokens = host_tokens(tree.tokens)
     rows = logits.cpu()
-    laws = _drafted_laws(tree)
+    laws = _drafted_laws(tree, tree.q)
     choices = sampler.choices
     for node in range(1, len(tree)):
         prefix = tokens[1:node]
@@ -102,16 +105,12 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     return lacking / mass if mass > 0 else p
 
 
-def _drafted_laws(tree: DraftTree) -> Tensor:
+def _drafted_laws(tree: DraftTree, q: Tensor) -> Tensor:
     if not is_chain(tree.parents):
-        raise OptionError("acceptance 'reject' found a draft tree with branches; expected a chain. Use 'match'")
-    if len(tree) == 1:
-        return torch.empty(0, 0)
-    if tree.q is None:
-        raise OptionError("acceptance 'reject' found drafts chosen without sampling; expected their law q. Use 'match'")
-    if len(tree.q) != len(tree) - 1:
-        raise DrafterError(f"q has {len(tree.q)} rows; expected {len(tree) - 1}, one for each drafted token")
-    return tree.q.cpu()
+        raise OptionError("acceptance 'reject' found sampled drafts that branch; expected a chain. Use 'match'")
+    if len(q) != len(tree) - 1:
+        raise DrafterError(f"q has {len(q)} rows; expected {len(tree) - 1}, one for each drafted token")
+    return q.cpu()
 
 
 def _check_law(q: Tensor, p: Tensor, token: int) -> None:
