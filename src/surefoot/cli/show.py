@@ -1,0 +1,80 @@
+"""Puts tokens and numbers on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+import typer
+
+from surefoot.options import Environment
+from surefoot.request import Result
+from surefoot.types import Event, Origin
+
+_COLORS: dict[Origin, str | None] = {"draft": "green", "correction": "yellow", "bonus": "cyan", "plain": None}
+_LEGEND: tuple[tuple[Origin, str], ...] = (
+    ("draft", "accepted draft"),
+    ("correction", "correction"),
+    ("bonus", "bonus"),
+    ("plain", "plain"),
+)
+
+
+def colors_wanted(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal whose user did not set ``NO_COLOR``."""
+    return stream.isatty() and not Environment.read().no_color
+
+
+def colored(text: str, origin: Origin) -> str:
+    """The text in the colour of its origin. Nothing else about it changes, tabs and newlines included."""
+    color = _COLORS[origin]
+    return typer.style(text, fg=color) if color and text else text
+
+
+def legend() -> str:
+    """What the colours mean."""
+    return "  ".join(colored(name, origin) for origin, name in _LEGEND)
+
+
+class Printer:
+    """Prints events as they come."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        self._stream = stream
+        self._colors = colors_wanted(stream)
+        if self._colors:
+            print(legend(), file=sys.stderr)
+
+    def show(self, event: Event) -> None:
+        """Writes one event's text at once."""
+        self._stream.write(colored(event.text, event.origin) if self._colors else event.text)
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Ends the text with a newline."""
+        self._stream.write("\n")
+        self._stream.flush()
+
+
+def tokens_per_second(result: Result) -> float:
+    """Tokens after the first one, which the prefill draws, over the seconds of the rounds; 0 where there were none."""
+    seconds = result.stats.seconds.rounds
+    return (len(result.tokens) - 1) / seconds if seconds > 0 and len(result.tokens) > 1 else 0.0
+
+
+def summary(result: Result, num_draft: int, times_plain: float | None) -> str:
+    """One line: tokens, tok/s, times plain where it was measured, accepted drafts per round."""
+    stats = result.stats
+    parts = [
+        f"{len(result.tokens)} tokens",
+        f"{tokens_per_second(result):.1f} tok/s after a prefill of {stats.seconds.prefill:.2f} s",
+    ]
+    if times_plain is not None:
+        parts.append(f"{times_plain:.2f} times plain (measured)")
+    if stats.drafted:
+        parts.append(f"{stats.accepted / stats.rounds:.2f} of {num_draft} drafts accepted per round")
+    else:
+        parts.append("nothing drafted")
+    if stats.fallbacks:
+        parts.append("the drafter failed and was dropped")
+    return " · ".join(parts)
