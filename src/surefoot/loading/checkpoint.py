@@ -1,0 +1,158 @@
+"""Checkpoint tensors into a model: every parameter filled once, or one error that names all that is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from surefoot.errors import CheckpointError
+from surefoot.loading.header import StoredTensor
+from surefoot.models.family import TensorSpec
+
+FLOATS: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+}
+"""Dtypes weights may have."""
+
+
+def fill(
+    model: nn.Module,
+    specs: Sequence[TensorSpec],
+    ignored: Sequence[str],
+    stored: Mapping[str, StoredTensor],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Moves ``model`` from ``meta`` to ``device`` and copies the checkpoint's tensors in, converted to ``dtype``.
+
+    Parameters are NaN until their tensor arrives. Besides the parameters only one tensor at a time is mapped.
+
+    Raises:
+        CheckpointError: naming every missing, unexpected, misshapen, non-float and non-finite tensor.
+    """
+    _check_cover(model, specs)
+    problems = [*_structural_problems(specs, ignored, stored)]
+    usable = [spec for spec in specs if spec.name in stored and _fits(spec, stored[spec.name])]
+    if problems:
+        faults = _each(usable, stored, _non_finite)
+    else:
+        model.to(dtype=dtype).to_empty(device=device)
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for parameter in parameters.values():
+                parameter.fill_(float("nan"))
+            faults = _each(usable, stored, lambda spec, tensor: _copy(parameters[spec.parameter], spec, tensor))
+    problems += faults
+    if problems:
+        where = sorted({str(tensor.path.parent) for tensor in stored.values()})
+        raise CheckpointError(
+            f"{', '.join(where) or 'the checkpoint'}: the weights do not fit config.json; expected the tensors its "
+            "fields describe, all finite. Download the checkpoint again, or repair its config:\n"
+            + "\n".join(f"  {problem}" for problem in problems)
+        )
+
+
+def check_tied_head(stored: Mapping[str, StoredTensor], head: str, embedding: str) -> None:
+    """Where a checkpoint stores a tied output head all the same, it must be the embedding it is tied to."""
+    if head not in stored or embedding not in stored:
+        return
+    ((_, copy),) = read(stored[head].path, [head])
+    ((_, original),) = read(stored[embedding].path, [embedding])
+    if copy.shape != original.shape or not torch.equal(copy.to(original.dtype), original):
+        raise CheckpointError(
+            f"{stored[head].path}: tensor {head!r} differs from {embedding!r}, and config.json says tie_word_embeddings; "
+            "expected the same values. Set tie_word_embeddings to false if the head is its own, or remove the tensor"
+        )
+
+
+def _check_cover(model: nn.Module, specs: Iterable[TensorSpec]) -> None:
+    """The family's table must fill every row of every parameter once: our invariant, whatever the checkpoint."""
+    end_of = dict.fromkeys(dict(model.named_parameters()), 0)
+    shape_of = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    for spec in sorted(specs, key=lambda spec: (spec.parameter, spec.start)):
+        assert spec.start == end_of[spec.parameter], spec
+        assert spec.shape[1:] == shape_of[spec.parameter][1:], spec
+        end_of[spec.parameter] += spec.shape[0]
+    for name, end in end_of.items():
+        assert end == shape_of[name][0], (name, end, shape_of[name])
+
+
+def _structural_problems(
+    specs: Sequence[TensorSpec], ignored: Sequence[str], stored: Mapping[str, StoredTensor]
+) -> Iterator[str]:
+    expected = {spec.name for spec in specs}
+    for spec in specs:
+        if spec.name not in stored:
+            yield f"missing: {spec.name} {list(spec.shape)}"
+    for name, tensor in stored.items():
+        if name not in expected and not any(re.fullmatch(pattern, name) for pattern in ignored):
+            yield f"unexpected: {name} {list(tensor.shape)} {tensor.dtype} in {tensor.path.name}"
+    for spec in specs:
+        tensor_or_none = stored.get(spec.name)
+        if tensor_or_none is None:
+            continue
+        if tensor_or_none.shape != spec.shape:
+            yield f"wrong shape: {spec.name} is {list(tensor_or_none.shape)}, expected {list(spec.shape)}"
+        if tensor_or_none.dtype not in FLOATS:
+            yield f"wrong dtype: {spec.name} is {tensor_or_none.dtype}, expected one of {', '.join(FLOATS)}"
+
+
+def _fits(spec: TensorSpec, tensor: StoredTensor) -> bool:
+    return tensor.shape == spec.shape and tensor.dtype in FLOATS
+
+
+def _each(
+    specs: Iterable[TensorSpec],
+    stored: Mapping[str, StoredTensor],
+    visit: Callable[[TensorSpec, Tensor], str | None],
+) -> list[str]:
+    """Visits the tensors in the order they lie in the files; returns the problems found."""
+    problems: list[str] = []
+    in_order = sorted(specs, key=lambda spec: (stored[spec.name].path, stored[spec.name].start))
+    for path, group in groupby(in_order, key=lambda spec: stored[spec.name].path):
+        of_file = {spec.name: spec for spec in group}
+        for name, tensor in read(path, of_file):
+            problem = visit(of_file[name], tensor)
+            if problem is not None:
+                problems.append(problem)
+    return problems
+
+
+def read(path: Path, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of one file, mapped one at a time."""
+    name = ""
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in names:
+                yield name, file.get_tensor(name)
+    except (SafetensorError, OSError) as fault:
+        raise CheckpointError(f"{path}: tensor {name!r} cannot be read: {fault}. Download the file again") from fault
+
+
+def _copy(parameter: Tensor, spec: TensorSpec, tensor: Tensor) -> str | None:
+    rows = parameter[spec.start : spec.start + spec.shape[0]]
+    rows.copy_(tensor)
+    if _is_finite(rows):
+        return None
+    return _non_finite(spec, tensor) or f"not finite: {spec.name}, once converted to {parameter.dtype}"
+
+
+def _non_finite(spec: TensorSpec, tensor: Tensor) -> str | None:
+    return None if _is_finite(tensor) else f"not finite: {spec.name} holds NaN or infinity"
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite; NaN survives the minimum and the maximum."""
+    if tensor.numel() == 0:
+        return True
+    low, high = torch.aminmax(tensor)
+    return bool(torch.isfinite(low) & torch.isfinite(high))

@@ -1,0 +1,105 @@
+"""A directory's tokenizer: ``tokenizer.json``, and what ``tokenizer_config.json`` says beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import tokenizers
+
+from surefoot.chat import ChatTemplate
+from surefoot.errors import CheckpointError
+from surefoot.loading.files import read_optional_object, regular_file
+from surefoot.loading.formats import refuse_code
+from surefoot.text import Affixes, Tokenizer
+
+CONFIG = "tokenizer_config.json"
+SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Special tokens a chat template may mention by name."""
+OTHER_FORMATS = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "tekken.json", "spiece.model")
+
+
+def load_tokenizer(directory: Path) -> tuple[Tokenizer | None, tuple[str, ...]]:
+    """The tokenizer, or None where there is no ``tokenizer.json``, and notes on what is there instead."""
+    path = regular_file(directory, "tokenizer.json")
+    config = read_optional_object(directory, CONFIG)
+    if config.get("auto_map") is not None:
+        refuse_code(f"{directory / CONFIG}")
+    if path is None:
+        others = [name for name in OTHER_FORMATS if (directory / name).exists()]
+        if not others:
+            return None, ()
+        return None, (
+            f"{', '.join(others)} is not read: without tokenizer.json only token ids can be given. "
+            "Save the tokenizer again with a current transformers to get one",
+        )
+    try:
+        core = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except Exception as fault:  # the library raises nothing narrower
+        raise CheckpointError(f"{path}: not a readable tokenizer: {fault}. Download the file again") from fault
+    special = _special_tokens(config, read_optional_object(directory, "special_tokens_map.json"), directory / CONFIG)
+    sources = _template_sources(directory, config)
+    template = ChatTemplate(sources, special) if sources else None
+    return Tokenizer(core, affixes=_affixes(core, config, special, directory / CONFIG), chat_template=template), ()
+
+
+def _special_tokens(config: Mapping[str, object], older: Mapping[str, object], path: Path) -> dict[str, str]:
+    """Special tokens by role; ``special_tokens_map.json``, where older exporters put them, fills the gaps."""
+    found: dict[str, str] = {}
+    for role in SPECIAL:
+        value = config.get(role) if config.get(role) is not None else older.get(role)
+        if isinstance(value, Mapping):
+            value = value.get("content")
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise CheckpointError(f"{path}: {role} is {value!r:.80}; expected a string. Repair the file")
+        found[role] = value
+    return found
+
+
+def _affixes(
+    core: tokenizers.Tokenizer, config: Mapping[str, object], special: Mapping[str, str], path: Path
+) -> Affixes | None:
+    """What ``add_bos_token`` and ``add_eos_token`` ask for; None without them: the post-processor decides."""
+    if "add_bos_token" not in config and "add_eos_token" not in config:
+        return None
+    sides: dict[str, tuple[int, ...]] = {}
+    for flag, role in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
+        sides[role] = ()
+        if config.get(flag) is True and role in special:
+            token = core.token_to_id(special[role])
+            if token is None:
+                raise CheckpointError(
+                    f"{path}: {role} is {special[role]!r:.80}, which tokenizer.json does not have; expected one of its "
+                    "tokens. Repair the file"
+                )
+            sides[role] = (token,)
+    return Affixes(before=sides["bos_token"], after=sides["eos_token"])
+
+
+def _template_sources(directory: Path, config: Mapping[str, object]) -> dict[str, str]:
+    """Chat templates by name; a file of its own goes before the entry in the config."""
+    sources = _config_sources(config.get("chat_template"), directory / CONFIG)
+    path = regular_file(directory, "chat_template.jinja")
+    if path is not None:
+        try:
+            sources["default"] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as fault:
+            raise CheckpointError(f"{path}: not UTF-8: {fault}. Download the file again") from fault
+    return sources
+
+
+def _config_sources(entry: object, path: Path) -> dict[str, str]:
+    if entry is None:
+        return {}
+    if isinstance(entry, str):
+        return {"default": entry}
+    items = [item for item in entry if isinstance(item, dict)] if isinstance(entry, list) else []
+    named = {item.get("name"): item.get("template") for item in items}
+    sources = {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
+    if not sources or len(sources) != len(named):
+        raise CheckpointError(
+            f"{path}: chat_template is {entry!r:.80}; expected a template, or a list of objects of name and template"
+        )
+    return sources

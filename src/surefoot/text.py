@@ -1,0 +1,259 @@
+"""Text to token ids and back: a model's tokenizer, and the decoder that streams."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import tokenizers
+
+from surefoot.chat import ChatTemplate, Message
+from surefoot.errors import PromptError, TokenizerError
+from surefoot.types import Tokens
+
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""How SentencePiece vocabularies spell a single byte."""
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The characters byte-level BPE (GPT-2) writes for bytes: printing ones for themselves, the rest from 256 on."""
+    printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(256 + rank): byte for rank, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_alphabet()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affixes:
+    """Special tokens put around a text prompt, where the model's files say so outside the tokenizer itself."""
+
+    before: Tokens = ()
+    after: Tokens = ()
+
+
+class Tokenizer:
+    """A model's own tokenizer.
+
+    Args:
+        core: the tokenizer as its ``tokenizer.json`` describes it.
+        affixes: what surrounds a text prompt; None: what ``core``'s post-processor adds.
+        chat_template: how messages become text, if the model says.
+    """
+
+    def __init__(
+        self, core: tokenizers.Tokenizer, *, affixes: Affixes | None = None, chat_template: ChatTemplate | None = None
+    ) -> None:
+        core.no_truncation()
+        core.no_padding()
+        self.core = core
+        self.chat_template = chat_template
+        self._affixes = affixes
+        self.decoder_steps = _decoder_steps(core)
+        added = core.get_added_tokens_decoder()
+        self.special_ids = frozenset(token for token, details in added.items() if details.special)
+        self.vocab_size = 1 + max(core.get_vocab(with_added_tokens=True).values(), default=-1)
+        """One more than the highest id; a model's padded embedding may have more rows."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
+        """The ids of ``text``, with special tokens around it where the model wants them and the text lacks them."""
+        from_core = add_special_tokens and self._affixes is None
+        try:
+            encoding = self.core.encode(text, add_special_tokens=from_core)
+        except (TypeError, UnicodeError) as fault:
+            raise PromptError(f"found {text!r:.80} as text; expected a string of valid Unicode: {fault}") from fault
+        ids = tuple(encoding.ids)
+        if not add_special_tokens:
+            return ids
+        affixes = self._affixes
+        if affixes is None:
+            ids, affixes = _split(ids, encoding.special_tokens_mask)
+        before = () if ids[: len(affixes.before)] == affixes.before else affixes.before
+        after = () if affixes.after and ids[-len(affixes.after) :] == affixes.after else affixes.after
+        return (*before, *ids, *after)
+
+    def chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object) -> Tokens:
+        """The ids of a conversation; the template writes the special tokens, so none are added."""
+        text = self.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+        return self.encode(text, add_special_tokens=False)
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object) -> str:
+        """The text of a conversation as the model's chat template writes it."""
+        if self.chat_template is None:
+            raise TokenizerError(
+                "found chat messages and no chat template (in tokenizer_config.json or chat_template.jinja); "
+                "expected one. Pass text or token ids"
+            )
+        return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of ``ids``; bytes that are not UTF-8 show as U+FFFD, ids outside the vocabulary as nothing."""
+        try:
+            return self.core.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        except (OverflowError, TypeError) as fault:
+            raise PromptError(f"found {ids!r:.80} as token ids; expected integers of at least 0") from fault
+
+    def piece(self, token: int) -> str | None:
+        """How the vocabulary spells ``token``; None for an id it does not have."""
+        return self.core.id_to_token(token)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes ``token`` stands for in the middle of a text; empty for an id the vocabulary does not have."""
+        piece = self.piece(token)
+        if piece is None:
+            return b""
+        for step in self.decoder_steps:
+            kind, pattern = step.get("type"), step.get("pattern")
+            byte = BYTE_PIECE.fullmatch(piece)
+            if kind == "ByteFallback" and byte:
+                return bytes.fromhex(byte[1])
+            if kind == "ByteLevel" and all(char in BYTE_OF for char in piece):
+                return bytes(BYTE_OF[char] for char in piece)
+            if kind == "Metaspace":
+                piece = piece.replace(str(step["replacement"]), " ")
+            if kind == "Replace" and isinstance(pattern, Mapping) and "String" in pattern:
+                piece = piece.replace(str(pattern["String"]), str(step["content"]))
+        return piece.encode()
+
+    def encoding_rules(self) -> dict[str, object]:
+        """All that decides which ids a text gets, as JSON values: equal rules are the same tokenizer."""
+        added = {token: details.__getstate__() for token, details in self.core.get_added_tokens_decoder().items()}
+        return {
+            "normalizer": _state(self.core.normalizer),
+            "pre_tokenizer": _state(self.core.pre_tokenizer),
+            "model": _state(self.core.model),
+            "added_tokens": {str(token): added[token] for token in sorted(added)},
+        }
+
+    def fingerprint(self) -> str:
+        """A digest of :meth:`encoding_rules`; the same for the same tokenizer, whatever file it came from."""
+        return hashlib.sha256(json.dumps(self.encoding_rules(), sort_keys=True).encode()).hexdigest()
+
+
+def _state(component: tokenizers.models.Model | None) -> object:
+    """A component as JSON, without the flags that matter to offsets alone."""
+    return None if component is None else _without_offsets(json.loads(component.__getstate__()))
+
+
+def _without_offsets(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_offsets(item) for key, item in value.items() if key != "trim_offsets"}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [_without_offsets(item) for item in value]
+    return value
+
+
+def _split(ids: Tokens, added: Sequence[int]) -> tuple[Tokens, Affixes]:
+    """Parts what a post-processor added (mask 1) before and after the text from the text's own ids."""
+    first = next((i for i, mark in enumerate(added) if not mark), len(ids))
+    last = next((i for i in range(len(ids), first, -1) if not added[i - 1]), first)
+    return ids[first:last], Affixes(before=ids[:first], after=ids[last:])
+
+
+def _decoder_steps(core: tokenizers.Tokenizer) -> list[Mapping[str, object]]:
+    """The decoders of a tokenizer in order, nested sequences flattened."""
+    if core.decoder is None:
+        return []
+    flat: list[Mapping[str, object]] = []
+    pending = [json.loads(core.decoder.__getstate__())]
+    while pending:
+        step = pending.pop(0)
+        if step["type"] == "Sequence":
+            pending = [*step["decoders"], *pending]
+        else:
+            flat.append(step)
+    return flat
+
+
+class StreamDecoder:
+    """Ids in, text out as soon as it is final: the pieces concatenate to ``tokenizer.decode`` of all ids.
+
+    Text is held back while later ids could still change it, that is inside a UTF-8 sequence, and for vocabularies with
+    byte pieces inside a run of them, because their decoder judges a run as a whole. The cost per id does not grow with
+    the text. To continue a prompt, feed the prompt's ids first and drop what they give.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        kinds = [step["type"] for step in tokenizer.decoder_steps]
+        self._pieces = _ByteStream(tokenizer) if kinds == ["ByteLevel"] else _WindowStream(tokenizer, kinds)
+
+    def feed(self, tokens: Iterable[int]) -> str:
+        """The text that became final with ``tokens``."""
+        return "".join(self._pieces.feed(token) for token in tokens if token not in self._skipped)
+
+    def flush(self) -> str:
+        """The text held back; the decoder then starts afresh."""
+        return self._pieces.flush()
+
+
+class _ByteStream:
+    """Byte-level vocabularies: a text is the concatenation of its tokens' bytes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token: int) -> str:
+        return self._utf8.decode(self._tokenizer.token_bytes(token))
+
+    def flush(self) -> str:
+        rest = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        return rest
+
+
+class _WindowStream:
+    """Other vocabularies: what a token adds to the text of the few tokens before it.
+
+    Those few carry what decoders make depend on context: the space that only the first token of a text loses. They
+    suffice once their own text is not empty.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, kinds: Sequence[object]) -> None:
+        self._tokenizer = tokenizer
+        self._byte_pieces = "ByteFallback" in kinds
+        self._raw_bytes = "ByteLevel" in kinds
+        self._restart()
+
+    def _restart(self) -> None:
+        self._window: list[int] = []
+        self._num_read = 0
+        self._text_read = ""
+
+    def feed(self, token: int) -> str:
+        piece = self._tokenizer.piece(token)
+        if piece is None:
+            return ""
+        self._window.append(token)
+        if self._byte_pieces and BYTE_PIECE.fullmatch(piece):
+            return ""
+        text = self._tokenizer.decode(self._window, skip_special_tokens=False)
+        if self._raw_bytes and text.endswith("\ufffd"):
+            return ""
+        delta = self._new_text(text)
+        recent = self._window[self._num_read :]
+        recent_text = self._tokenizer.decode(recent, skip_special_tokens=False)
+        if recent_text:
+            self._window, text = recent, recent_text
+        self._num_read, self._text_read = len(self._window), text
+        return delta
+
+    def flush(self) -> str:
+        rest = self._new_text(self._tokenizer.decode(self._window, skip_special_tokens=False))
+        self._restart()
+        return rest
+
+    def _new_text(self, text: str) -> str:
+        if not text.startswith(self._text_read):
+            raise TokenizerError(
+                f"the tokenizer's decoder turned {self._text_read!r} into {text!r} when more ids came; expected one "
+                "that only appends, as text already given cannot be taken back. Use token ids with this model"
+            )
+        return text[len(self._text_read) :]
