@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from os import PathLike
 
 from surefoot.drafters import DRAFTERS
@@ -53,5 +54,6 @@ def _drafter(
     if isinstance(drafter, (str, PathLike)):
         if str(drafter) in DRAFTERS:
             return DRAFTERS[str(drafter)]()
-        return DraftModel(load_draft_model(drafter, options, target))
+        # Drafts are checked whatever they are, so the draft model always takes the fast path.
+        return DraftModel(load_draft_model(drafter, replace(options, exact="auto"), target))
     return drafter
