@@ -1,5 +1,6 @@
 """Batches of packed documents, a pure function of the seed and a small resumable position."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ class Source:
     def __init__(self, path: Path, seed: int, name: str) -> None:
         arrays = np.load(path)
         tokens, starts = arrays["tokens"], arrays["starts"]
-        self.documents = [tokens[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        self.documents = [tokens[a:b] for a, b in itertools.pairwise(starts)]
         self.seed = [seed, *name.encode()]
         self.epoch = -1
         self.used = 0

@@ -1,21 +1,23 @@
 """Writes a training network as a Hugging Face directory of the qwen3 layout, in bfloat16."""
 
+import argparse
 import json
 import os
 import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from recipes.pebble.checkpoint import load_checkpoint
+from recipes.pebble.network import DRAFT, NORM_EPSILON, ROPE_THETA, TARGET, Layer, Network, NetworkConfig
+from recipes.pebble.prepare import MAX_POSITIONS
+from recipes.pebble.tokenizer import EOS, save_tokenizer
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from recipes.pebble.network import NORM_EPSILON, ROPE_THETA, Layer, Network
-from recipes.pebble.tokenizer import EOS, save_tokenizer
 
-
-def hugging_face_tensors(network: Network) -> dict[str, Tensor]:
-    """Returns the weights under their Hugging Face names; fused projections are split, the tied output is left out."""
+def named_weights(network: Network) -> dict[str, Tensor]:
+    """Returns views of the weights under their Hugging Face names: fused projections split, no tied output."""
     tensors = {"model.embed_tokens.weight": network.embedding.weight, "model.norm.weight": network.norm.weight}
     for index, layer in enumerate(network.layers):
         assert isinstance(layer, Layer)
@@ -35,7 +37,7 @@ def hugging_face_tensors(network: Network) -> dict[str, Tensor]:
             "mlp.down_proj": layer.feed_forward.down.weight,
         }
         tensors |= {f"model.layers.{index}.{name}.weight": weight for name, weight in named.items()}
-    return {name: weight.detach().to(torch.bfloat16).contiguous().clone() for name, weight in tensors.items()}
+    return tensors
 
 
 def hugging_face_config(network: Network, eos: int, pad: int, max_positions: int) -> dict[str, object]:
@@ -84,7 +86,8 @@ def export(network: Network, tokenizer: Tokenizer, folder: Path, max_positions: 
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     eos, pad = tokenizer.token_to_id(EOS), tokenizer.token_to_id("<|pad|>")
-    save_file(hugging_face_tensors(network), aside / "model.safetensors", metadata={"format": "pt"})
+    tensors = {name: weight.detach().bfloat16().contiguous() for name, weight in named_weights(network).items()}
+    save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
     write_json(aside / "config.json", hugging_face_config(network, eos, pad, max_positions))
     stops = [eos, tokenizer.token_to_id("<|im_end|>")]
     write_json(aside / "generation_config.json", {"eos_token_id": stops, "pad_token_id": pad})
@@ -95,3 +98,46 @@ def export(network: Network, tokenizer: Tokenizer, folder: Path, max_positions: 
         os.replace(folder, replaced)
     os.replace(aside, folder)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def load_exported(folder: Path) -> Network:
+    """Returns the network of an exported directory, its bfloat16 weights held as float32."""
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = NetworkConfig(
+        hidden=settings["hidden_size"],
+        layers=settings["num_hidden_layers"],
+        heads=settings["num_attention_heads"],
+        kv_heads=settings["num_key_value_heads"],
+        feed_forward=settings["intermediate_size"],
+        head_size=settings["head_dim"],
+        vocabulary=settings["vocab_size"],
+    )
+    network = Network(config)
+    tensors = load_file(folder / "model.safetensors")
+    with torch.no_grad():
+        for name, destination in named_weights(network).items():
+            destination.copy_(tensors.pop(name))
+    if tensors:
+        raise ValueError(f"{folder}: unknown tensors {sorted(tensors)}")
+    return network
+
+
+def main() -> None:
+    """Exports both networks of the work folder's checkpoint."""
+    parser = argparse.ArgumentParser(description="Export pebble and pebble-draft from a checkpoint.")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder to hold pebble and pebble-draft")
+    parser.add_argument("--checkpoint", default="train.pt")
+    options = parser.parse_args()
+    state = load_checkpoint(options.work / options.checkpoint)
+    if state is None:
+        raise FileNotFoundError(f"no {options.checkpoint} in {options.work}; run recipes.pebble.train first")
+    tokenizer = Tokenizer.from_file(str(options.work / "tokenizer" / "tokenizer.json"))
+    for name, config, folder in (("target", TARGET, "pebble"), ("draft", DRAFT, "pebble-draft")):
+        network = Network(config)
+        network.load_state_dict(state["networks"][name])  # type: ignore[index]  # written by `train`
+        export(network, tokenizer, options.out / folder, MAX_POSITIONS)
+
+
+if __name__ == "__main__":
+    main()

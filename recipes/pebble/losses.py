@@ -11,7 +11,7 @@ CHUNK = 2048
 DRAFT_CE_SHARE = 0.1
 
 
-def _logit_gradients(target_NV: Tensor, draft_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # noqa: N803
+def _logit_gradients(target_NV: Tensor, draft_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns (target CE sum, draft KL sum, gradient of the target logits, gradient of the draft logits)."""
     log_p = torch.log_softmax(target_NV.float(), dim=-1)
     log_q = torch.log_softmax(draft_NV.float(), dim=-1)
@@ -27,7 +27,7 @@ class TiedLosses(torch.autograd.Function):
     """Mean cross entropy of the target and mean KL(target, draft), with the draft's gradient stopped at the target."""
 
     @staticmethod
-    def forward(ctx, target_ND, target_VD, draft_NS, draft_VS, labels_N, gradients):  # type: ignore[no-untyped-def] # noqa
+    def forward(ctx, target_ND, target_VD, draft_NS, draft_VS, labels_N, gradients):  # type: ignore[no-untyped-def]
         count = labels_N.shape[0]
         hidden = (target_ND.bfloat16(), draft_NS.bfloat16())
         outputs = (target_VD.bfloat16(), draft_VS.bfloat16())
@@ -48,7 +48,7 @@ class TiedLosses(torch.autograd.Function):
         return cross_entropy / count, divergence / count
 
     @staticmethod
-    def backward(ctx, grad_ce, grad_kl):  # type: ignore[no-untyped-def] # noqa
+    def backward(ctx, grad_ce, grad_kl):  # type: ignore[no-untyped-def]
         target_ND, draft_NS, target_VD, draft_VS = ctx.saved_tensors
         scale_target, scale_draft = grad_ce / ctx.count, grad_kl / ctx.count
         return (
@@ -65,11 +65,11 @@ compiled_logit_gradients = torch.compile(_logit_gradients, dynamic=False)
 
 
 def tied_losses(
-    target_ND: Tensor,  # noqa: N803
-    target_VD: Tensor,  # noqa: N803
-    draft_NS: Tensor,  # noqa: N803
-    draft_VS: Tensor,  # noqa: N803
-    labels_N: Tensor,  # noqa: N803
+    target_ND: Tensor,
+    target_VD: Tensor,
+    draft_NS: Tensor,
+    draft_VS: Tensor,
+    labels_N: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Returns (target's mean cross entropy, mean KL of the draft from the target), both in nats per token.
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 NORM_EPSILON = 1e-6
 ROPE_THETA = 10000.0
@@ -62,7 +61,8 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(config.head_size)
         self.k_norm = RMSNorm(config.head_size)
 
-    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:  # noqa: N803
+    def project(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the turned queries [B, H, T, E], the turned keys and the values [B, K, T, E]."""
         batch, time, _ = x_BTD.shape
         size = self.config.head_size
         q, k, v = self.qkv(x_BTD).split(self.row_blocks, dim=-1)
@@ -70,8 +70,15 @@ class Attention(nn.Module):
         k_BKTE = self.k_norm(k.view(batch, time, -1, size)).transpose(1, 2)
         q_BHTE, k_BKTE = rotate(q_BHTE, cos_TE, sin_TE), rotate(k_BKTE, cos_TE, sin_TE)
         v_BKTE = v.view(batch, time, -1, size).transpose(1, 2)
-        mixed_BHTE = causal_attention(q_BHTE.to(v.dtype), k_BKTE.to(v.dtype), v_BKTE)
+        return q_BHTE.to(v.dtype), k_BKTE.to(v.dtype), v_BKTE
+
+    def merge(self, mixed_BHTE: Tensor) -> Tensor:
+        """Returns the heads' outputs projected back to [B, T, D]."""
+        batch, _, time, _ = mixed_BHTE.shape
         return self.out(mixed_BHTE.transpose(1, 2).reshape(batch, time, -1))
+
+    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+        return self.merge(causal_attention(*self.project(x_BTD, cos_TE, sin_TE)))
 
 
 class FeedForward(nn.Module):
@@ -83,9 +90,9 @@ class FeedForward(nn.Module):
         self.gate_up = nn.Linear(config.hidden, sum(self.row_blocks), bias=False)
         self.down = nn.Linear(config.feed_forward, config.hidden, bias=False)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:  # noqa: N803
+    def forward(self, x_BTD: Tensor) -> Tensor:
         gate_BTF, up_BTF = self.gate_up(x_BTD).split(self.row_blocks, dim=-1)
-        return self.down(F.silu(gate_BTF) * up_BTF)
+        return self.down(nn.functional.silu(gate_BTF) * up_BTF)
 
 
 class Layer(nn.Module):
@@ -98,7 +105,7 @@ class Layer(nn.Module):
         self.feed_forward_norm = RMSNorm(config.hidden)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:  # noqa: N803
+    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), cos_TE, sin_TE)
         return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
 
@@ -113,7 +120,7 @@ class Network(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.hidden)
 
-    def forward(self, ids_BT: Tensor) -> Tensor:  # noqa: N803
+    def forward(self, ids_BT: Tensor) -> Tensor:
         """Returns the final normed hidden states [B, T, D]."""
         cos_TE, sin_TE = rotary_tables(ids_BT.shape[1], self.config.head_size)
         x_BTD = self.embedding(ids_BT)
@@ -121,9 +128,9 @@ class Network(nn.Module):
             x_BTD = layer(x_BTD, cos_TE, sin_TE)
         return self.norm(x_BTD)
 
-    def logits(self, ids_BT: Tensor) -> Tensor:  # noqa: N803
+    def logits(self, ids_BT: Tensor) -> Tensor:
         """Returns the logits [B, T, V]."""
-        return F.linear(self(ids_BT), self.embedding.weight)
+        return nn.functional.linear(self(ids_BT), self.embedding.weight)
 
     def matrices(self) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
         """Yields each hidden matrix with the rows of the projections fused in it."""
@@ -135,7 +142,7 @@ class Network(nn.Module):
             yield layer.feed_forward.down.weight, (self.config.hidden,)
 
 
-def causal_attention(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:  # noqa: N803
+def causal_attention(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
     """Returns the attention output [B, H, T, E].
 
     Queries go in blocks that see only the keys up to their end, all query heads of a key head in one product: on a
@@ -165,7 +172,7 @@ def rotary_tables(time: int, size: int) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
-def rotate(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:  # noqa: N803
+def rotate(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
     """Returns `x` turned by its positions, first half against second half (`rotate_half`)."""
     first, second = x_BHTE.chunk(2, dim=-1)
     return x_BHTE * cos_TE + torch.cat([-second, first], dim=-1) * sin_TE

@@ -1,6 +1,6 @@
 """Prepares a run: trains the tokenizer, fixes the evaluation set, drops contaminated files, writes the token arrays.
 
-    python -m recipes.pebble.prepare --work /path/to/work
+python -m recipes.pebble.prepare --work /path/to/work
 """
 
 import argparse
@@ -10,10 +10,9 @@ import platform
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
-
 from recipes.pebble.corpus import SourceFile, collect_sources, split_held_out
 from recipes.pebble.tokenizer import EOS, save_tokenizer, train_tokenizer
+from tokenizers import Tokenizer
 
 BUNDLE = Path(__file__).resolve().parents[2] / "src" / "surefoot" / "pebble"
 NUM_PROMPTS = 40

@@ -1,26 +1,27 @@
 """Trains the target and, in the same steps, the draft that is distilled from it.
 
-    python -m recipes.pebble.train --work /path/to/work --total-steps 2200
+    python -m recipes.pebble.train --work /path/to/work --total-steps 3300
 
 Resumes from the last checkpoint in the work folder. `--total-steps` may change on the way: the learning rate decays
-linearly to zero over the last `--decay-steps` of them.
+linearly to zero over the last `--decay-steps` of them. SIGTERM ends the run after a step and saves.
 """
 
 import argparse
 import json
 import math
+import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-
 from recipes.pebble.batches import Mixture, Source, held_out_batches
 from recipes.pebble.checkpoint import load_checkpoint, save_checkpoint
 from recipes.pebble.losses import tied_losses
 from recipes.pebble.network import DRAFT, TARGET, Network, build_network
 from recipes.pebble.optimizer import Muon
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +32,13 @@ class Plan:
     decay_steps: int
     long_steps: int
     warmup_steps: int = 30
-    batch_tokens: int = 8192
+    pass_tokens: int = 4096
+    ramp_steps: int = 2000
     short_length: int = 512
     long_length: int = 1024
     test_share: float = 0.4
     decay_test_share: float = 0.05
-    matrix_lr: float = 0.015
+    matrix_lr: float = 0.013
     vector_lr: float = 0.003
     weight_decay: float = 0.05
     seed: int = 20
@@ -48,6 +50,10 @@ class Plan:
     def length(self, step: int) -> int:
         """Returns the sequence length in tokens; the last `long_steps` train the full context."""
         return self.long_length if step >= self.total_steps - self.long_steps else self.short_length
+
+    def passes(self, step: int) -> int:
+        """Returns how many batches of `pass_tokens` make one update; early progress is bound by updates, not noise."""
+        return 1 if step < self.ramp_steps else 2
 
     def tests(self, step: int) -> float:
         """Returns the share of test code, low once the learning rate decays."""
@@ -102,21 +108,22 @@ class Run:
 
         Raises FloatingPointError when the loss is not finite.
         """
-        plan, length = self.plan, self.plan.length(self.step)
-        ids = self.mixture.batch(plan.batch_tokens // length, length, plan.tests(self.step))
-        factor = plan.lr_factor(self.step)
+        plan, length, passes = self.plan, self.plan.length(self.step), self.plan.passes(self.step)
         for optimizer, lr in zip(self.optimizers.values(), (plan.matrix_lr, plan.vector_lr), strict=True):
-            optimizer.param_groups[0]["lr"] = lr * factor
-        cross_entropy, divergence = self._losses(ids)
-        (cross_entropy + divergence).backward()
-        values = cross_entropy.item(), divergence.item()
+            optimizer.param_groups[0]["lr"] = lr * plan.lr_factor(self.step)
+        values = (0.0, 0.0)
+        for _ in range(passes):
+            ids = self.mixture.batch(plan.pass_tokens // length, length, plan.tests(self.step))
+            cross_entropy, divergence = self._losses(ids)
+            ((cross_entropy + divergence) / passes).backward()
+            values = (values[0] + cross_entropy.item() / passes, values[1] + divergence.item() / passes)
         if not all(map(math.isfinite, values)):
             raise FloatingPointError(f"loss {values} at step {self.step}; the last checkpoint is sound")
         for optimizer in self.optimizers.values():
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        self.tokens += plan.batch_tokens
+        self.tokens += passes * plan.pass_tokens
         return values
 
     def _losses(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,12 +149,14 @@ def held_out_loss(network: Network, batches: list[Tensor]) -> float:
 
 
 def train(run: Run, work: Path, *, log_every: int, evaluate_every: int, save_seconds: float) -> None:
-    """Runs to the last step, logging one JSON line every `log_every` steps to `train.jsonl`."""
+    """Runs to the last step or to a SIGTERM, then saves; logs a JSON line every `log_every` steps to `train.jsonl`."""
     curve = held_out_batches(work / "held_out.npz", run.plan.short_length, rows=8)[::4]
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     started = saved = window = time.monotonic()
-    before, sums = run.seconds, [0.0, 0.0]
+    before, sums, tokens = run.seconds, [0.0, 0.0], run.tokens
     with (work / "train.jsonl").open("a", encoding="utf-8") as log:
-        while run.step < run.plan.total_steps:
+        while run.step < run.plan.total_steps and not stop.is_set():
             losses = run.train_step()
             sums = [total + value for total, value in zip(sums, losses, strict=True)]
             now = time.monotonic()
@@ -159,7 +168,7 @@ def train(run: Run, work: Path, *, log_every: int, evaluate_every: int, save_sec
                     "lr": run.plan.matrix_lr * run.plan.lr_factor(run.step - 1),
                     "train_loss": round(sums[0] / log_every, 4),
                     "draft_kl": round(sums[1] / log_every, 4),
-                    "tokens_per_second": round(log_every * run.plan.batch_tokens / (now - window)),
+                    "tokens_per_second": round((run.tokens - tokens) / (now - window)),
                     "seconds": round(run.seconds),
                 }
                 if run.step % evaluate_every == 0:
@@ -167,7 +176,7 @@ def train(run: Run, work: Path, *, log_every: int, evaluate_every: int, save_sec
                     record["draft_held_out_loss"] = round(held_out_loss(run.networks["draft"], curve), 4)
                 log.write(json.dumps(record) + "\n")
                 log.flush()
-                sums, window = [0.0, 0.0], time.monotonic()
+                sums, tokens, window = [0.0, 0.0], run.tokens, time.monotonic()
             if now - saved > save_seconds:
                 run.save()
                 saved = time.monotonic()
@@ -178,7 +187,7 @@ def main() -> None:
     """Parses the options and trains."""
     parser = argparse.ArgumentParser(description="Train pebble's target and draft.")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--total-steps", type=int, default=2200)
+    parser.add_argument("--total-steps", type=int, default=3300)
     parser.add_argument("--decay-steps", type=int, default=660)
     parser.add_argument("--long-steps", type=int, default=240, help="last steps, trained at the full context")
     parser.add_argument("--threads", type=int, default=2)
