@@ -1,20 +1,47 @@
-"""The shared decoder stack."""
+"""The shared decoder stack as a target: prefill, score, embed, unembed.
+
+Shape suffixes: N rows of a forward, H hidden, V vocabulary, G query and key heads, K key-value heads, D head size.
+"""
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from collections.abc import Iterator, Sequence
 
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from surefoot.cache.kv import KVCache
+from surefoot.errors import LoadError, TargetError
+from surefoot.models.calls import check_capture, check_rounds, check_tokens, own_cache
 from surefoot.models.config import DecoderConfig
+from surefoot.models.forward import Forward, Span
 from surefoot.models.weights import DecoderLayer
+from surefoot.ops.exactness import RowShapes, differing_rows
+from surefoot.ops.rows import ExactRows, FastRows, RowArithmetic
+from surefoot.options import Exactness
+from surefoot.protocols import Cache
+from surefoot.types import Capture, DraftTree, TargetOutput, Tokens
+
+CPU_CACHE_DTYPE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+"""On a CPU keys and values of half-width models are kept in fp32: they leave RoPE in fp32, and the library's
+attention over half-width keys is several times slower there."""
 
 
 class DecoderModel(nn.Module):
-    """A dense decoder: parameters only, so that it can be built on the ``meta`` device and filled."""
+    """A dense decoder, as a target or as a draft model.
+
+    Built from a config alone, on any device (``meta`` too), it holds parameters only. Whoever fills them calls
+    :meth:`prepare` once afterwards; until then it computes nothing. Outputs are inference tensors: read them, or
+    clone them to change them. ``logits`` are the product in the model's dtype, widened to fp32 (fp64 stays).
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self._config = config
+        self._forward: Forward | None = None
+        self._strict = False
+        self._prefill_chunk = 0
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
         self.norm = nn.Parameter(torch.empty(config.hidden_size), requires_grad=False)
@@ -22,7 +49,200 @@ class DecoderModel(nn.Module):
         if not config.tied_head:
             self.head = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
 
+    def prepare(self, *, exact: Exactness, prefill_chunk: int) -> None:
+        """Makes the model ready: builds the RoPE tables, picks the row arithmetic, and tests whether rows are exact.
+
+        Call it again after moving or changing parameters. With ``exact="auto"`` the fast arithmetic is used and
+        :attr:`strict` says what the test found; with ``"require"`` the exact one, and a difference is a ``LoadError``.
+        """
+        rows: RowArithmetic = ExactRows() if exact == "require" else FastRows()
+        layers = [layer.views() for layer in self.layers if isinstance(layer, DecoderLayer)]
+        head = self.embedding if self.head is None else self.head
+        cache_dtype = CPU_CACHE_DTYPE.get(self.dtype, self.dtype) if self.device.type == "cpu" else self.dtype
+        with torch.inference_mode():
+            self._forward = Forward(
+                config=self._config,
+                layers=layers,
+                norm=self.norm.detach(),
+                head=head.detach(),
+                rows=rows,
+                cache_dtype=cache_dtype,
+            )
+            found = differing_rows(rows, self._row_shapes(head, cache_dtype), stop_early=exact == "auto")
+        if found and exact == "require":
+            raise LoadError(
+                f"exact arithmetic was required, and here rows differ in {', '.join(found)}; expected the same "
+                "bits at every number of rows. Load with exact='auto', or in another dtype"
+            )
+        self._strict = not found
+        self._prefill_chunk = prefill_chunk
+
+    def _row_shapes(self, head: Tensor, cache_dtype: torch.dtype) -> RowShapes:
+        first = self._ready().layers[0]
+        return RowShapes(
+            linears={
+                "query, key and value": (first.qkv, first.qkv_bias),
+                "attention output": (first.out, first.out_bias),
+                "gate and up": (first.gate_up, first.gate_up_bias),
+                "down": (first.down, first.down_bias),
+                "output head": (head.detach(), None),
+            },
+            intermediate_size=self._config.intermediate_size,
+            num_heads=self._config.num_heads,
+            num_kv_heads=self._config.num_kv_heads,
+            head_dim=self._config.head_dim,
+            attention_dtype=cache_dtype,
+            context_length=self._config.context_length,
+        )
+
+    def _ready(self) -> Forward:
+        if self._forward is None:
+            raise TargetError(
+                "the model was used before its weights were ready; expected a loaded model. Call prepare first"
+            )
+        return self._forward
+
     @property
     def config(self) -> DecoderConfig:
         """What it was built from."""
         return self._config
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return self._config.vocab_size
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens a sequence may have."""
+        return self._config.context_length
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder layers, as ``Capture.layers`` counts them."""
+        return self._config.num_layers
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+        return self._config.hidden_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embedding.device
+
+    @property
+    def strict(self) -> bool:
+        """Whether the self-test found a row's bits independent of the rows beside it."""
+        return self._strict
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache for one sequence of at most ``capacity`` tokens, tentative ones included."""
+        return KVCache(
+            owner=self,
+            capacity=capacity,
+            num_layers=self._config.num_layers,
+            num_kv_heads=self._config.num_kv_heads,
+            head_dim=self._config.head_dim,
+            like=torch.empty(0, dtype=self._ready().cache_dtype, device=self.device),
+        )
+
+    def prefill(self, tokens: Sequence[int], cache: Cache, capture: Capture) -> Iterator[tuple[Tokens, TargetOutput]]:
+        """Feeds committed tokens chunk by chunk; the last output carries the last row's logits.
+
+        All is checked before the first chunk is asked for. Each chunk is committed before it is yielded, so closing the
+        iterator early leaves a valid, shorter sequence.
+        """
+        own = own_cache(cache, self)
+        check_capture(capture, self._config)
+        ids = check_tokens(tokens, self._config)
+        own.transaction.require_closed("prefill")
+        own.transaction.require_room(len(ids))
+        self._check_context(own.length + len(ids))
+        return self._prefill_chunks(ids, own, capture)
+
+    def _prefill_chunks(self, ids: Tokens, cache: KVCache, capture: Capture) -> Iterator[tuple[Tokens, TargetOutput]]:
+        forward = self._ready()
+        for start in range(0, len(ids), self._prefill_chunk):
+            chunk = ids[start : start + self._prefill_chunk]
+            is_last = start + len(chunk) == len(ids)
+            transaction = cache.transaction
+            transaction.require_closed("prefill")
+            nodes = transaction.extended(range(-1, len(chunk) - 1))
+            with torch.inference_mode():
+                tokens = torch.tensor(chunk, dtype=torch.int64, device=self.device)
+                x = functional.embedding(tokens, self.embedding)
+                x, layers = forward.run(x, [Span(cache, nodes, len(chunk))], capture.layers)
+                first = 0 if capture.logits else len(chunk) - 1 if is_last else len(chunk)
+                final = forward.normalise(x if capture.final else x[first:])
+                logits = forward.unembed(final[first:] if capture.final else final) if first < len(chunk) else None
+            out = TargetOutput(logits=logits, layers=layers, final=final if capture.final else None)
+            transaction.end_commit(len(chunk))
+            yield chunk, out
+
+    def score(self, rounds: Sequence[tuple[DraftTree, Cache]], capture: Capture) -> list[TargetOutput]:
+        """Appends each tree's nodes to its cache's open round, opened if need be, in one forward over all sequences.
+
+        Siblings share a position, a node sees the committed tokens and its ancestors. Nothing is appended anywhere
+        unless all of it is: an error, whenever it comes, leaves every cache as it was.
+        """
+        forward = self._ready()
+        check_capture(capture, self._config)
+        spans = check_rounds(rounds, self, self._config)
+        for span in spans:
+            self._check_context(span.cache.length + max(span.nodes.depths) + 1)
+        with torch.inference_mode():
+            tokens = [tree.tokens.to(self.device) for tree, _ in rounds]
+            x = functional.embedding(tokens[0] if len(tokens) == 1 else torch.cat(tokens), self.embedding)
+            x, layers = forward.run(x, spans, capture.layers)
+            final = forward.normalise(x)
+            logits = forward.unembed(final)
+        for span in spans:
+            span.cache.transaction.open = span.nodes
+        return _split(TargetOutput(logits=logits, layers=layers, final=final if capture.final else None), spans)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Input embeddings of ``tokens``: int64 ``[...] -> [..., H]`` in the model's dtype."""
+        if tokens.dtype != torch.int64:
+            raise TargetError(f"embed was given tokens of {tokens.dtype}; expected torch.int64")
+        with torch.inference_mode():
+            return functional.embedding(tokens.to(self.device), self.embedding)
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        """Logits of normalised hidden states: ``[..., H] -> [..., V]``, widened to fp32 at least."""
+        if hidden.shape[-1:] != (self._config.hidden_size,):
+            raise TargetError(
+                f"unembed was given hidden states of shape {tuple(hidden.shape)}; expected a last dimension of "
+                f"{self._config.hidden_size}"
+            )
+        with torch.inference_mode():
+            logits = self._ready().unembed(hidden.to(self.dtype).reshape(-1, self._config.hidden_size))
+            return logits.view(*hidden.shape[:-1], self._config.vocab_size)
+
+    def _check_context(self, length: int) -> None:
+        if length > self._config.context_length:
+            raise TargetError(
+                f"a sequence of {length} tokens was given; expected at most {self._config.context_length}, the model's "
+                "context length. Shorten the prompt or ask for fewer tokens"
+            )
+
+
+def _split(out: TargetOutput, spans: Sequence[Span]) -> list[TargetOutput]:
+    """One output per sequence, of the rows it put into the forward."""
+    if len(spans) == 1:
+        return [out]
+    assert out.logits is not None
+    counts = [span.num_new for span in spans]
+    logits = out.logits.split_with_sizes(counts)
+    layers = list(zip(*(layer.split_with_sizes(counts) for layer in out.layers), strict=True)) or [()] * len(spans)
+    finals = [None] * len(spans) if out.final is None else out.final.split_with_sizes(counts)
+    return [
+        TargetOutput(logits=rows, layers=tuple(captured), final=final)
+        for rows, captured, final in zip(logits, layers, finals, strict=True)
+    ]

@@ -1,6 +1,7 @@
-"""The parameters of a decoder, and plain views of them for the forward.
+"""The parameters of a decoder layer, and plain views of them for the forward.
 
-Shape suffixes: V vocabulary, H hidden, Q all query heads, K all key heads (value heads too), F feed-forward, D head size.
+Shape legend: H hidden, Q all query heads together, X query, key and value heads together, F feed-forward, G query
+and key heads, D head size.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ from surefoot.models.config import DecoderConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One layer's tensors as the forward reads them: no module calls, no attribute chains."""
+    """One layer's tensors as the forward reads them, without a module call.
 
-    attention_norm_H: Tensor
-    qkv_XH: Tensor
-    qkv_bias_X: Tensor | None
-    qk_norm_GD: Tensor | None
-    out_HQ: Tensor
-    out_bias_H: Tensor | None
-    mlp_norm_H: Tensor
-    gate_up_YH: Tensor
-    gate_up_bias_Y: Tensor | None
-    down_HF: Tensor
-    down_bias_H: Tensor | None
+    Shapes: ``qkv [X, H]``, ``qk_norm [G, D]`` (None without norms on heads), ``out [H, Q]``, ``gate_up [2F, H]``,
+    ``down [H, F]``; norms ``[H]``; biases as long as their linear's rows, or None.
+    """
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    qk_norm: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
 
 
 class DecoderLayer(nn.Module):
@@ -54,17 +59,17 @@ class DecoderLayer(nn.Module):
     def views(self) -> LayerWeights:
         """The tensors behind the parameters; the norms of query and key heads side by side, a row per head."""
         return LayerWeights(
-            attention_norm_H=self.attention_norm.detach(),
-            qkv_XH=self.qkv.detach(),
-            qkv_bias_X=_detached(self.qkv_bias),
-            qk_norm_GD=self._head_norms(),
-            out_HQ=self.out.detach(),
-            out_bias_H=_detached(self.out_bias),
-            mlp_norm_H=self.mlp_norm.detach(),
-            gate_up_YH=self.gate_up.detach(),
-            gate_up_bias_Y=_detached(self.gate_up_bias),
-            down_HF=self.down.detach(),
-            down_bias_H=_detached(self.down_bias),
+            attention_norm=self.attention_norm.detach(),
+            qkv=self.qkv.detach(),
+            qkv_bias=_detached(self.qkv_bias),
+            qk_norm=self._head_norms(),
+            out=self.out.detach(),
+            out_bias=_detached(self.out_bias),
+            mlp_norm=self.mlp_norm.detach(),
+            gate_up=self.gate_up.detach(),
+            gate_up_bias=_detached(self.gate_up_bias),
+            down=self.down.detach(),
+            down_bias=_detached(self.down_bias),
         )
 
     def _head_norms(self) -> Tensor | None:

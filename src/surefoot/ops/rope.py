@@ -63,3 +63,12 @@ def rope_tables(rope: Rope, head_dim: int, num_positions: int, device: torch.dev
     angles = positions[:, None] * rope_frequencies(rope, head_dim, device)
     cosines, sines = angles.cos(), angles.sin()
     return torch.cat((cosines, cosines), -1)[:, None], torch.cat((-sines, sines), -1)[:, None]
+
+
+def rotate(x_NGD: Tensor, first_N1D: Tensor, second_N1D: Tensor) -> Tensor:
+    """Rotates each head by its row's angles; the factors are rows of :func:`rope_tables`.
+
+    Products and sum are rounded one by one, so that vector and scalar code agree to the bit.
+    """
+    half = x_NGD.shape[-1] // 2
+    return x_NGD * first_N1D + x_NGD.roll(half, -1) * second_N1D

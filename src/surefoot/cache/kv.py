@@ -1,0 +1,84 @@
+"""Keys and values of one sequence for all attention layers, allocated once.
+
+Shape suffixes: L layers, K key-value heads, C capacity, N rows, T rows read, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from surefoot.cache.base import Transaction
+
+LayerRows = tuple[Tensor, ...]
+"""One tensor per layer and kind: layer ``i`` has its keys at ``2 * i`` and its values at ``2 * i + 1``."""
+
+
+class KVCache:
+    """A transaction over rows of keys and values.
+
+    Row ``j < length`` belongs to committed position ``j``; node ``i`` of the open round is row ``length + i``.
+    Layers with a sliding window keep all rows too, so that every earlier length can be truncated to.
+
+    ``owner`` is the model the rows belong to; only that model writes and reads them.
+    """
+
+    def __init__(
+        self, *, owner: object, capacity: int, num_layers: int, num_kv_heads: int, head_dim: int, like: Tensor
+    ) -> None:
+        self.owner = owner
+        self.transaction = Transaction(capacity)
+        self._rows_LKCD = like.new_empty(2 * num_layers, num_kv_heads, capacity, head_dim)
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        return self.transaction.length
+
+    @property
+    def capacity(self) -> int:
+        """Tokens, committed and tentative together, that fit."""
+        return self.transaction.capacity
+
+    @property
+    def num_open(self) -> int:
+        """Nodes of the open round; 0 when none is open."""
+        return len(self.transaction.open.parents)
+
+    def rows_to_write(self, start: int, count: int) -> LayerRows:
+        """Where each layer puts the keys and values of rows ``start .. start + count - 1``: views ``[N, K, D]``."""
+        return self._rows_LKCD.narrow(2, start, count).transpose(1, 2).unbind(0)
+
+    def rows_to_read(self, first: int, stop: int) -> LayerRows:
+        """Each layer's keys and values in rows ``first .. stop - 1``: views ``[K, T, D]``."""
+        return self._rows_LKCD.narrow(2, first, stop - first).unbind(0)
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keeps the nodes of ``path``, moved together in all layers, forgets the rest, and closes the round.
+
+        Nodes that stand where they belong are not moved: none, where the path is a prefix of the round. Interrupted
+        while rows move, the cache is broken and says so at the next use.
+        """
+        nodes = self.transaction.checked_path(path)
+        settled = 0
+        while settled < len(nodes) and nodes[settled] == settled:
+            settled += 1
+        self.transaction.begin_commit()
+        if settled < len(nodes):
+            self._move(nodes[settled:], self.length + settled)
+        self.transaction.end_commit(len(nodes))
+
+    def rollback(self) -> None:
+        """Forgets all that is tentative; a no-op when no round is open."""
+        self.transaction.rollback()
+
+    def truncate(self, length: int) -> None:
+        """Goes back to an earlier committed length, between rounds."""
+        self.transaction.truncate(length)
+
+    def _move(self, nodes: Sequence[int], start: int) -> None:
+        rows = torch.tensor(nodes, device=self._rows_LKCD.device) + self.length
+        kept_LKND = self._rows_LKCD.index_select(2, rows)
+        self._rows_LKCD.narrow(2, start, len(nodes)).copy_(kept_LKND)

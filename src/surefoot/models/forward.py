@@ -1,0 +1,139 @@
+"""One pass of rows through the decoder's layers, for one sequence or several.
+
+Shape suffixes: N rows of the forward, H hidden, V vocabulary, G query and key heads, K key-value heads, T rows read,
+D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surefoot.cache.base import OpenNodes
+from surefoot.cache.kv import KVCache, LayerRows
+from surefoot.models.config import DecoderConfig
+from surefoot.models.weights import LayerWeights
+from surefoot.ops.attention import Round, Sight
+from surefoot.ops.norm import rms_norm
+from surefoot.ops.rope import rope_tables, rotate
+from surefoot.ops.rows import RowArithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One sequence's share of a forward: the last ``num_new`` of ``nodes`` are the rows it brings."""
+
+    cache: KVCache
+    nodes: OpenNodes
+    num_new: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a span's rows are written, and for each layer what they read and see."""
+
+    writes: LayerRows
+    reads: tuple[LayerRows, ...]
+    sights: tuple[Sight, ...]
+
+
+class Forward:
+    """The weights of a decoder laid out for its forward, with their RoPE tables and row arithmetic."""
+
+    def __init__(
+        self,
+        *,
+        config: DecoderConfig,
+        layers: Sequence[LayerWeights],
+        norm: Tensor,
+        head: Tensor,
+        rows: RowArithmetic,
+        cache_dtype: torch.dtype,
+    ) -> None:
+        self.layers = tuple(layers)
+        self.cache_dtype = cache_dtype
+        self._norm, self._head, self._rows, self._eps = norm, head, rows, config.rms_norm_eps
+        self._heads = (config.num_heads + config.num_kv_heads, config.num_kv_heads)
+        self._num_heads, self._group = config.num_heads, config.num_heads // config.num_kv_heads
+        self._head_dim = config.head_dim
+        self._distinct_windows = tuple(dict.fromkeys(config.windows))
+        self._window_of_layer = tuple(self._distinct_windows.index(window) for window in config.windows)
+        tables = rope_tables(config.rope, config.head_dim, config.context_length, norm.device)
+        # fp32 tables serve half-width models as they are: the rotation is computed, and its result cached, in fp32.
+        wide = torch.float64 if norm.dtype == torch.float64 else torch.float32
+        self._first_P1D, self._second_P1D = (table.to(wide) for table in tables)
+
+    def run(self, x: Tensor, spans: Sequence[Span], capture: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Embedded rows ``[N, H]``, the spans' one after the other, to the residual stream after the last layer.
+
+        Writes keys and values into each span's cache beyond its rows in use, and changes nothing else there. Also
+        returns the streams after the layers of ``capture``, in its order.
+        """
+        rows, eps = self._rows, self._eps
+        first_N1D, second_N1D = self._angles(spans)
+        places = [self._place(span) for span in spans]
+        counts = [span.num_new for span in spans]
+        captured: dict[int, Tensor] = {}
+        for layer, weights in enumerate(self.layers):
+            h = rms_norm(x, weights.attention_norm, eps)
+            qkv = rows.linear(h, weights.qkv, weights.qkv_bias).view(x.shape[0], -1, self._head_dim)
+            qk_NGD, v_NKD = qkv.split_with_sizes(self._heads, 1)
+            if weights.qk_norm is not None:
+                qk_NGD = rms_norm(qk_NGD, None, eps) * weights.qk_norm
+            qk_NGD = rotate(qk_NGD, first_N1D, second_N1D)
+            q_NGD, k_NKD = qk_NGD[:, : self._num_heads], qk_NGD[:, self._num_heads :]
+            if len(places) == 1:
+                mixed = self._attend(layer, places[0], q_NGD, k_NKD, v_NKD)
+            else:
+                parts = (rows_NGD.split_with_sizes(counts) for rows_NGD in (q_NGD, k_NKD, v_NKD))
+                shares = zip(places, *parts, strict=True)
+                mixed = torch.cat([self._attend(layer, *share) for share in shares])
+            x = x + rows.linear(mixed.to(x.dtype), weights.out, weights.out_bias)
+            h = rms_norm(x, weights.mlp_norm, eps)
+            h = rows.swiglu(rows.linear(h, weights.gate_up, weights.gate_up_bias))
+            x = x + rows.linear(h, weights.down, weights.down_bias)
+            if layer in capture:
+                captured[layer] = x
+        return x, tuple(captured[layer] for layer in capture)
+
+    def normalise(self, x_NH: Tensor) -> Tensor:
+        """The normalised hidden states that the output head reads."""
+        return rms_norm(x_NH, self._norm, self._eps)
+
+    def unembed(self, hidden_NH: Tensor) -> Tensor:
+        """Logits of normalised hidden states, ``[N, V]``: the product in the model's dtype, widened to fp32 at
+        least."""
+        logits_NV = self._rows.linear(hidden_NH, self._head, None)
+        return logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
+
+    def _attend(self, layer: int, place: _Place, q_NGD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
+        place.writes[2 * layer].copy_(k_NKD)
+        place.writes[2 * layer + 1].copy_(v_NKD)
+        kind = self._window_of_layer[layer]
+        reads = place.reads[kind]
+        q_NGD = q_NGD.to(self.cache_dtype)
+        return self._rows.attend(q_NGD, reads[2 * layer], reads[2 * layer + 1], place.sights[kind])
+
+    def _place(self, span: Span) -> _Place:
+        cache, (parents, depths, is_chain) = span.cache, span.nodes
+        around = Round(cache.length, parents, depths, span.num_new, is_chain)
+        device = self._norm.device
+        sights = tuple(
+            self._rows.see(around, window, self._group, self.cache_dtype, device) for window in self._distinct_windows
+        )
+        reads = tuple(cache.rows_to_read(sight.first, around.stop) for sight in sights)
+        return _Place(cache.rows_to_write(around.stop - span.num_new, span.num_new), reads, sights)
+
+    def _angles(self, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
+        """The rotation factors of all rows, ``[N, 1, D]`` each."""
+        if len(spans) == 1 and spans[0].nodes.is_chain:
+            start = spans[0].cache.length + len(spans[0].nodes.parents) - spans[0].num_new
+            return self._first_P1D.narrow(0, start, spans[0].num_new), self._second_P1D.narrow(
+                0, start, spans[0].num_new
+            )
+        positions = [span.cache.length + depth for span in spans for depth in span.nodes.depths[-span.num_new :]]
+        positions_N = torch.tensor(positions, device=self._norm.device)
+        return self._first_P1D.index_select(0, positions_N), self._second_P1D.index_select(0, positions_N)

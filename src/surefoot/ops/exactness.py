@@ -1,0 +1,104 @@
+"""The self-test of a row arithmetic: does a row's result depend, in its last bit, on how many rows are computed
+beside it?
+
+Shape suffixes: N rows, K inputs, G query heads, T cache rows, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from surefoot.ops.attention import Round
+from surefoot.ops.rows import RowArithmetic
+
+ROW_COUNTS = (2, 3, 4, 7, 8, 9, 16)
+CONTEXTS = (5, 37, 300)
+"""Keys that are committed before the rows under test; the library's kernels block keys by the hundreds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowShapes:
+    """The classes of shapes a model computes rows in.
+
+    ``linears`` maps the name of each class to one weight ``[M, K]`` of it and its bias.
+    """
+
+    linears: Mapping[str, tuple[Tensor, Tensor | None]]
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    attention_dtype: torch.dtype
+    context_length: int
+
+
+def differing_rows(rows: RowArithmetic, shapes: RowShapes, *, stop_early: bool) -> list[str]:
+    """The names of the shape classes where some row of several differs bitwise from the same row alone.
+
+    Inputs are random and the same each time; ``stop_early`` returns after the first difference. An empty list is
+    evidence for these shapes, this machine and this number of threads, not a proof.
+    """
+    found: list[str] = []
+    for name, differs in _checks(rows, shapes):
+        if differs():
+            found.append(name)
+            if stop_early:
+                break
+    return found
+
+
+def _checks(rows: RowArithmetic, shapes: RowShapes) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """The named checks, those that read the least memory first."""
+    draw = _Draw(next(iter(shapes.linears.values()))[0])
+    most = max(ROW_COUNTS)
+    gate_up = draw.normal(most, 2 * shapes.intermediate_size)
+    yield f"activation of width {shapes.intermediate_size}", partial(_rows_differ, rows.swiglu, gate_up)
+    for context in CONTEXTS:
+        if context + most <= shapes.context_length:
+            yield f"attention over {context} tokens", partial(_attention_differs, rows, shapes, context, draw)
+    for name, (weight, bias) in sorted(shapes.linears.items(), key=lambda item: item[1][0].numel()):
+        product = partial(_product, rows, weight, bias)
+        yield f"{name} {tuple(weight.shape)}", partial(_rows_differ, product, draw.normal(most, weight.shape[1]))
+
+
+class _Draw:
+    """Random inputs, the same each time, on the device and by default in the dtype of ``like``."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._generator = torch.Generator().manual_seed(0)
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        drawn = torch.randn(shape, generator=self._generator, dtype=torch.float32)
+        return drawn.to(self._like.device, dtype or self._like.dtype)
+
+
+def _product(rows: RowArithmetic, weight: Tensor, bias: Tensor | None, x_NK: Tensor) -> Tensor:
+    return rows.linear(x_NK, weight, bias)
+
+
+def _rows_differ(compute: Callable[[Tensor], Tensor], x_NK: Tensor) -> bool:
+    """Whether ``compute`` gives some row of a block of several other bits than the same row alone."""
+    alone = torch.cat([compute(row_K[None].clone()) for row_K in x_NK.unbind()])
+    return any(not torch.equal(compute(x_NK[-count:].clone()), alone[-count:]) for count in ROW_COUNTS)
+
+
+def _attention_differs(rows: RowArithmetic, shapes: RowShapes, context: int, draw: _Draw) -> bool:
+    dtype, group, most = shapes.attention_dtype, shapes.num_heads // shapes.num_kv_heads, max(ROW_COUNTS)
+    keys, values = (draw.normal(shapes.num_kv_heads, context + most, shapes.head_dim, dtype=dtype) for _ in range(2))
+    q_NGD = draw.normal(most, shapes.num_heads, shapes.head_dim, dtype=dtype)
+
+    def attend(start: int, count: int) -> Tensor:
+        """Nodes ``start`` to ``start + count`` of a chain after the context, scored in one call."""
+        stop = start + count
+        around = Round(context, range(-1, stop - 1), range(stop), count, True)
+        sight = rows.see(around, None, group, dtype, q_NGD.device)
+        return rows.attend(q_NGD[start:stop], keys[:, : context + stop], values[:, : context + stop], sight)
+
+    alone = torch.cat([attend(row, 1) for row in range(most)])
+    return any(not torch.equal(attend(0, count), alone[:count]) for count in ROW_COUNTS)
