@@ -114,7 +114,7 @@ def test_a_draft_model_from_disk_speculates(directory: Path, tmp_path: Path) -> 
 def test_a_draft_model_with_another_tokenizer_is_refused(directory: Path, tmp_path: Path) -> None:
     draft = make_checkpoint(tmp_path, "llama", vocab_size=320)
     make_tokenizer(draft, vocab_size=310)
-    with pytest.raises(PairError, match="300|tokenizer"):
+    with pytest.raises(PairError, match="tokenizer"):
         surefoot.load(directory, draft)
 
 
