@@ -13,13 +13,18 @@ import typer
 from surefoot.cli.flags import LOAD, SAMPLING, SPECULATIVE, Source, command_of
 from surefoot.cli.pair import Pair
 from surefoot.cli.show import Printer, summary, tokens_per_second
-from surefoot.engine import Engine, Prompt
+from surefoot.engine import Prompt
 from surefoot.errors import OptionError
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
-from surefoot.request import Result
+from surefoot.request import Result, Stream
 
 MEASURED_BY_DEFAULT = 256
 """Requests of at most this many tokens are run a second time, plainly, unless told otherwise."""
+WARMING_TOKENS = 8
+DIFFERS = (
+    "the plain text differs: this target's rows are not bit-exact beside others; judge with surefoot prove, or use "
+    "--exact require"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,31 +104,24 @@ def command(
     if given.lookup_file is not None and pair.drafter != "lookup":
         raise OptionError(f"--lookup-file came with the drafter {pair.drafter!r}; expected --method lookup")
     prompt, reference = given.read(), given.read_lookup()
+    measuring = _wants_plain(given, pair, sampling, speculative)
     engine = pair.load(options)
+    if measuring:  # so that neither run pays for warming up
+        warm = replace(sampling, max_tokens=min(sampling.max_tokens, WARMING_TOKENS))
+        engine.generate(prompt, warm, speculative=speculative, reference=reference)
     stream = engine.stream(prompt, sampling, speculative=speculative, reference=reference)
-    printer = None if given.as_json else Printer()
-    try:
-        for event in stream:
-            if printer:
-                printer.show(event)
-    finally:
-        stream.close()
-        if printer:
-            printer.end()
-    result = stream.result
-    plain = (
-        _measure_plain(engine, prompt, sampling, result) if _wants_plain(given, pair, sampling, speculative) else None
-    )
+    result = _drain(stream) if given.as_json else _print(stream)
+    plain = None
+    if measuring:
+        same = replace(sampling, seed=result.seed)
+        plain = engine.generate(prompt, same, speculative=SpeculativeOptions(num_draft=0))
     if given.as_json:
         print(json.dumps(report(pair, result, plain), ensure_ascii=False))
         return 0
     if plain and speculative.acceptance == "match" and plain.tokens != result.tokens:
-        print(
-            "the plain text differs: this target's rows are not bit-exact beside others; see surefoot prove, or use "
-            "--exact require",
-            file=sys.stderr,
-        )
-    print(summary(result, speculative.num_draft, times_plain(result, plain) if plain else None), file=sys.stderr)
+        print(DIFFERS, file=sys.stderr)
+    times = times_plain(result, plain) if plain else None
+    print(summary(result, speculative.num_draft, sampling.temperature, times), file=sys.stderr)
     return 0
 
 
@@ -133,9 +131,23 @@ def _wants_plain(given: Input, pair: Pair, sampling: SamplingParams, speculative
     return pair.drafter != "none" and speculative.num_draft > 0 and sampling.max_tokens <= MEASURED_BY_DEFAULT
 
 
-def _measure_plain(engine: Engine, prompt: Prompt, sampling: SamplingParams, result: Result) -> Result:
-    """The same request decoded plainly. It runs second, so what a first run pays for warming up counts against us."""
-    return engine.generate(prompt, replace(sampling, seed=result.seed), speculative=SpeculativeOptions(num_draft=0))
+def _drain(stream: Stream) -> Result:
+    with stream:
+        for _ in stream:
+            pass
+    return stream.result
+
+
+def _print(stream: Stream) -> Result:
+    """Prints the text as it comes; interrupted, the line ends where the text did."""
+    printer = Printer(sys.stdout)
+    try:
+        with stream:
+            for event in stream:
+                printer.show(event)
+    finally:
+        printer.end()
+    return stream.result
 
 
 def times_plain(result: Result, plain: Result) -> float | None:

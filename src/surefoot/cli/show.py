@@ -39,7 +39,7 @@ def legend() -> str:
 class Printer:
     """Prints events as they come."""
 
-    def __init__(self, stream: TextIO = sys.stdout) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._colors = colors_wanted(stream)
         if self._colors:
@@ -62,8 +62,8 @@ def tokens_per_second(result: Result) -> float:
     return (len(result.tokens) - 1) / seconds if seconds > 0 and len(result.tokens) > 1 else 0.0
 
 
-def summary(result: Result, num_draft: int, times_plain: float | None) -> str:
-    """One line: tokens, tok/s, times plain where it was measured, accepted drafts per round."""
+def summary(result: Result, num_draft: int, temperature: float, times_plain: float | None) -> str:
+    """One line: tokens, tok/s, times plain where it was measured, accepted drafts per round, the seed that was used."""
     stats = result.stats
     parts = [
         f"{len(result.tokens)} tokens",
@@ -75,6 +75,8 @@ def summary(result: Result, num_draft: int, times_plain: float | None) -> str:
         parts.append(f"{stats.accepted / stats.rounds:.2f} of {num_draft} drafts accepted per round")
     else:
         parts.append("nothing drafted")
+    if temperature > 0:
+        parts.append(f"seed {result.seed}")
     if stats.fallbacks:
         parts.append("the drafter failed and was dropped")
     return " · ".join(parts)
