@@ -20,8 +20,7 @@ class Streams:
     """The production :class:`surefoot.protocols.Choices` of one request."""
 
     def __init__(self, seed: int, sample: int) -> None:
-        self._seed = seed
-        self._sample = sample
+        self._key = stream_key(_CHOICE_DOMAIN, seed, sample)
         self._round = 0
 
     def next_round(self) -> None:
@@ -31,7 +30,7 @@ class Streams:
     def uniform(self, node: int, purpose: str) -> float:
         """The stream's variate, in (0, 1) and never at either end."""
         name = int.from_bytes(blake2b(purpose.encode(), digest_size=8).digest(), "little")
-        return uniform(stream_key(_CHOICE_DOMAIN, self._seed, self._sample, self._round, node, name))
+        return uniform(stream_key(self._key, self._round, node, name))
 
     def categorical(self, probs: Tensor, node: int, purpose: str) -> int:
         """An index drawn with probabilities ``probs [V]`` (their sum need not be rounded to 1); never one of zero."""

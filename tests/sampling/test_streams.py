@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.sampling.statistics import chi_square, chi_square_limit
 
 from surefoot.streams import Streams
 
@@ -42,6 +43,26 @@ def test_a_choice_takes_unnormalised_rounding_in_its_stride():
         probs = torch.rand(50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         probs[40:] = 0
         assert FixedStreams(LARGEST).categorical(probs / probs.sum(), 0, "draft") == 39
+
+
+def test_variates_of_neighbouring_keys_are_independent():
+    """Chi-square over 8 x 8 cells of each pair, 4,000 pairs, false alarm 1e-9."""
+    for pair in ("rounds", "nodes", "purposes", "samples"):
+        counts = [0] * 64
+        streams = Streams(5, 0)
+        for i in range(4000):
+            first = streams.uniform(1, "draft")
+            if pair == "nodes":
+                second = streams.uniform(2, "draft")
+            elif pair == "purposes":
+                second = streams.uniform(1, "accept")
+            streams.next_round()
+            if pair == "rounds":
+                second = streams.uniform(1, "draft")
+            elif pair == "samples":
+                first, second = (Streams(5, i + j).uniform(1, "draft") for j in (0, 1))
+            counts[int(first * 8) * 8 + int(second * 8)] += 1
+        assert chi_square(counts, [1 / 64] * 64) < chi_square_limit(63)
 
 
 def test_variates_are_equal_only_for_equal_keys():
