@@ -10,6 +10,9 @@ from surefoot.ops.rope import Rope
 MAX_LAYERS = 1024
 """More layers than this are taken for a damaged config, before memory is spent on them."""
 
+MAX_CONTEXT = 2**22
+"""The same for ``max_position_embeddings``, which sizes the tables of rotary positions."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:

@@ -29,6 +29,9 @@ _SAMPLING = """
     remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
 """
 
+MAX_COUNT = 2**31 - 1
+"""No size in a config is larger; a lying one is refused before memory is spent on it."""
+
 HARMLESS = frozenset(" ".join((_PROVENANCE, _TRAINING, _EXECUTION, _CLASSIFICATION, _SAMPLING)).split())
 """Fields that cannot change what a causal decoder computes."""
 
@@ -80,13 +83,13 @@ class FieldReader:
         self._read.add(name)
         return self._raw.get(name)
 
-    def count(self, name: str, default: int | None = None) -> int:
-        """An integer of at least 1; required where there is no default."""
+    def count(self, name: str, default: int | None = None, most: int = MAX_COUNT) -> int:
+        """An integer from 1 to ``most``; required where there is no default."""
         value = self.get(name)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.damaged(name, value, "an integer of at least 1")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise self.damaged(name, value, f"an integer from 1 to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from surefoot.models.config import DecoderConfig
+from surefoot.models.config import MAX_CONTEXT, MAX_LAYERS, DecoderConfig
 from surefoot.models.fields import FieldReader
 from surefoot.ops.rope import Rope
 
@@ -42,7 +42,7 @@ def read_decoder(fields: FieldReader, traits: Traits) -> DecoderConfig:
     architectures = fields.strings("architectures")
     if architectures is not None and architectures != (traits.architecture,):
         raise fields.unsupported("architectures", list(architectures), traits.architecture)
-    num_layers, num_heads = fields.count("num_hidden_layers"), fields.count("num_attention_heads")
+    num_layers, num_heads = fields.count("num_hidden_layers", most=MAX_LAYERS), fields.count("num_attention_heads")
     hidden_size = fields.count("hidden_size")
     config = DecoderConfig(
         model_type=model_type,
@@ -53,7 +53,7 @@ def read_decoder(fields: FieldReader, traits: Traits) -> DecoderConfig:
         num_heads=num_heads,
         num_kv_heads=_read_kv_heads(fields, num_heads, traits),
         head_dim=_read_head_dim(fields, hidden_size, num_heads, traits),
-        context_length=fields.count("max_position_embeddings"),
+        context_length=fields.count("max_position_embeddings", most=MAX_CONTEXT),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope=read_rope(fields),
         tied_head=fields.flag("tie_word_embeddings", False),
