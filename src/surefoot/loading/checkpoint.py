@@ -24,41 +24,48 @@ FLOATS: Mapping[str, torch.dtype] = {
 """Dtypes weights may have."""
 
 
+def check_tensors(specs: Sequence[TensorSpec], ignored: Sequence[str], stored: Mapping[str, StoredTensor]) -> None:
+    """Raises ``CheckpointError`` naming every missing, unexpected, misshapen, non-float and non-finite tensor.
+
+    Where names, shapes and dtypes are right nothing is read; :func:`fill` looks at the numbers as it copies them.
+    """
+    problems = [*_structural_problems(specs, ignored, stored)]
+    if problems:
+        usable = [spec for spec in specs if spec.name in stored and _fits(spec, stored[spec.name])]
+        raise _misfit(stored, problems + _each(usable, stored, _non_finite))
+
+
 def fill(
     model: nn.Module,
     specs: Sequence[TensorSpec],
-    ignored: Sequence[str],
     stored: Mapping[str, StoredTensor],
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Moves ``model`` from ``meta`` to ``device`` and copies the checkpoint's tensors in, converted to ``dtype``.
+    """Moves ``model`` from ``meta`` to ``device`` and copies checked tensors in, converted to ``dtype``.
 
     Parameters are NaN until their tensor arrives. Besides the parameters only one tensor at a time is mapped.
 
     Raises:
-        CheckpointError: naming every missing, unexpected, misshapen, non-float and non-finite tensor.
+        CheckpointError: naming every tensor that holds NaN or infinity, or does so once converted.
     """
     _check_cover(model, specs)
-    problems = [*_structural_problems(specs, ignored, stored)]
-    usable = [spec for spec in specs if spec.name in stored and _fits(spec, stored[spec.name])]
+    model.to(dtype=dtype).to_empty(device=device)
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.fill_(float("nan"))
+        problems = _each(specs, stored, lambda spec, tensor: _copy(parameters[spec.parameter], spec, tensor))
     if problems:
-        faults = _each(usable, stored, _non_finite)
-    else:
-        model.to(dtype=dtype).to_empty(device=device)
-        parameters = dict(model.named_parameters())
-        with torch.no_grad():
-            for parameter in parameters.values():
-                parameter.fill_(float("nan"))
-            faults = _each(usable, stored, lambda spec, tensor: _copy(parameters[spec.parameter], spec, tensor))
-    problems += faults
-    if problems:
-        where = sorted({str(tensor.path.parent) for tensor in stored.values()})
-        raise CheckpointError(
-            f"{', '.join(where) or 'the checkpoint'}: the weights do not fit config.json; expected the tensors its "
-            "fields describe, all finite. Download the checkpoint again, or repair its config:\n"
-            + "\n".join(f"  {problem}" for problem in problems)
-        )
+        raise _misfit(stored, problems)
+
+
+def _misfit(stored: Mapping[str, StoredTensor], problems: list[str]) -> CheckpointError:
+    where = ", ".join(sorted({str(tensor.path.parent) for tensor in stored.values()})) or "the checkpoint"
+    return CheckpointError(
+        f"{where}: the weights do not fit config.json; expected the tensors its fields describe, all finite. "
+        "Download the checkpoint again, or repair its config:\n" + "\n".join(f"  {problem}" for problem in problems)
+    )
 
 
 def check_tied_head(stored: Mapping[str, StoredTensor], head: str, embedding: str) -> None:
@@ -69,7 +76,7 @@ def check_tied_head(stored: Mapping[str, StoredTensor], head: str, embedding: st
     ((_, original),) = read(stored[embedding].path, [embedding])
     if copy.shape != original.shape or not torch.equal(copy.to(original.dtype), original):
         raise CheckpointError(
-            f"{stored[head].path}: tensor {head!r} differs from {embedding!r}, and config.json says tie_word_embeddings; "
+            f"{stored[head].path}: tensor {head!r} differs from {embedding!r}, which config.json ties it to; "
             "expected the same values. Set tie_word_embeddings to false if the head is its own, or remove the tensor"
         )
 

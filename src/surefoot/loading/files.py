@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -25,15 +26,15 @@ def regular_file(directory: Path, name: str) -> Path | None:
             "Do not use this checkpoint if you do not trust it"
         )
     path = directory / name
-    if not path.exists() and not path.is_symlink():
+    if not os.path.lexists(path):
         return None
-    real = path.resolve()
+    real = Path(os.path.realpath(path))
     if not any(real.is_relative_to(root) for root in _roots(directory)):
         raise CheckpointError(
             f"{path}: a link to {real}, which is outside the model's directory; expected a file inside it. "
             "Copy the file there if you trust it"
         )
-    if not real.is_file():
+    if not os.path.isfile(real):
         raise CheckpointError(f"{path}: missing or no regular file; expected a file. Download the checkpoint again")
     return path
 
@@ -46,12 +47,13 @@ def _roots(directory: Path) -> list[Path]:
 
 def read_json_object(path: Path) -> dict[str, object]:
     """The JSON object in ``path``; duplicate names, NaN and infinities are damage."""
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise CheckpointError(
-            f"{path}: found {path.stat().st_size} bytes; expected at most {MAX_JSON_BYTES}. Download it again"
-        )
+    size = path.stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise CheckpointError(f"{path}: found {size} bytes; expected at most {MAX_JSON_BYTES}. Download it again")
     try:
         value = parse_json(path.read_bytes())
+    except OSError as fault:
+        raise CheckpointError(f"{path}: cannot be read: {fault}. Check its permissions") from fault
     except (ValueError, RecursionError) as fault:
         raise CheckpointError(f"{path}: not valid JSON: {fault}. Repair the file or download it again") from fault
     if not isinstance(value, dict):

@@ -42,17 +42,7 @@ class StoredTensor:
 
 def read_header(path: Path) -> list[StoredTensor]:
     """The tensors of a file in the order they lie in it. Raises ``CheckpointError`` naming the file and the tensor."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        if len(prefix) < 8:
-            raise _damaged(path, f"found {size} bytes", "at least the 8 of a safetensors header's length")
-        length = int.from_bytes(prefix, "little")
-        if not 2 <= length <= MAX_HEADER_BYTES:
-            raise _damaged(path, f"the header claims {length} bytes", f"2 to {MAX_HEADER_BYTES}")
-        if length > size - 8:
-            raise _damaged(path, f"the header claims {length} bytes but {size - 8} follow", "a whole file")
-        raw = file.read(length)
+    size, raw = _read_raw(path)
     try:
         header = parse_json(raw)
     except (ValueError, RecursionError) as fault:
@@ -62,8 +52,26 @@ def read_header(path: Path) -> list[StoredTensor]:
     _check_metadata(path, header.pop("__metadata__", {}))
     tensors = [_read_entry(path, name, entry) for name, entry in header.items()]
     tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
-    _check_cover(path, tensors, size - 8 - length)
+    _check_cover(path, tensors, size - 8 - len(raw))
     return tensors
+
+
+def _read_raw(path: Path) -> tuple[int, bytes]:
+    """The size of the file and its header as it stands, whose length is checked before it is believed."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            if len(prefix) < 8:
+                raise _damaged(path, f"found {size} bytes", "at least the 8 of a safetensors header's length")
+            length = int.from_bytes(prefix, "little")
+            if not 2 <= length <= MAX_HEADER_BYTES:
+                raise _damaged(path, f"the header claims {length} bytes", f"2 to {MAX_HEADER_BYTES}")
+            if length > size - 8:
+                raise _damaged(path, f"the header claims {length} bytes but {size - 8} follow", "a whole file")
+            return size, file.read(length)
+    except OSError as fault:
+        raise CheckpointError(f"{path}: cannot be read: {fault}. Check its permissions") from fault
 
 
 def _check_metadata(path: Path, metadata: object) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from surefoot.errors import CheckpointError, OptionError
-from surefoot.loading.checkpoint import FLOATS, check_tied_head, fill
+from surefoot.loading.checkpoint import FLOATS, check_tensors, check_tied_head, fill
 from surefoot.loading.files import read_json_object, read_optional_object, regular_file
 from surefoot.loading.formats import family_of, refuse_foreign
 from surefoot.loading.generation import GENERATION, beyond_defaults, eos_ids, sampling_defaults
@@ -89,11 +89,13 @@ def _read_model(
     stored = stored_tensors(place.path)
     device = find_device(options.device)
     dtype = DTYPES[options.dtype] if options.dtype != "auto" else checkpoint_dtype(raw, stored)
+    specs = family.tensors(config)
+    check_tensors(specs, family.ignored, stored)
     if config.tied_head:
         check_tied_head(stored, HEAD, EMBEDDING)
     with torch.device("meta"):
         model = DecoderModel(config)
-    fill(model, family.tensors(config), family.ignored, stored, dtype, device)
+    fill(model, specs, stored, dtype, device)
     model.prepare(exact=options.exact, prefill_chunk=options.prefill_chunk)
     return model
 

@@ -38,13 +38,13 @@ def resolve(name: str | os.PathLike[str], environment: Environment) -> Place:
     text = os.fspath(name)
     if not text or len(text) > MAX_NAME or not text.isprintable():
         raise _not_found(text, "which is no name")
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     models = bundled()
-    if path.is_dir():
+    if os.path.isdir(path):
         if text in models and not (path / "config.json").exists():
             raise _not_found(text, f"a directory here without config.json, which hides the bundled {text}")
         return Place(name=text, path=path)
-    if path.exists():
+    if os.path.exists(path):
         _refuse_file(path)
     if text in models:
         return Place(name=text, path=models[text])
