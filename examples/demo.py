@@ -1,8 +1,8 @@
 """Completes real Python code plainly and speculatively, and shows that the text is the same and what it gained.
 
 ``make demo`` runs it with the bundled models, on code they have not been trained on. Two parts, because they ask for
-two kinds of arithmetic: that the text is the same is shown row-exactly (``exact="require"``, which is slow); how fast it
-is, on the fast path (``exact="auto"``), plain decoding included.
+two kinds of arithmetic: that the text is the same is shown row-exactly (``exact="require"``, which is slow); how fast
+it is, on the fast path (``exact="auto"``), plain decoding included.
 """
 
 from __future__ import annotations

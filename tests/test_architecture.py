@@ -251,5 +251,32 @@ def test_the_readme_lists_every_source_file_and_nothing_else() -> None:
     assert {str(path.relative_to(ROOT)) for path in source_files()} - listed == set()
 
 
+def test_the_commands_of_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = [
+        line.split() for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()
+    ]
+    assert len(commands) > 5
+    for program, name, *rest in commands:
+        if program == "make":
+            assert re.search(rf"^{name}:", makefile, re.MULTILINE), name
+        else:
+            assert program == "surefoot"
+            assert {word for word in rest if word.startswith("--")} <= set(FLAGS[name])
+
+
+def test_the_python_of_the_readme_uses_public_names() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {
+        node.attr
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "surefoot"
+    }
+    assert names
+    assert names <= set(surefoot.__all__)
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
