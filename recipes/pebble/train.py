@@ -32,28 +32,33 @@ class Plan:
     decay_steps: int
     long_steps: int
     warmup_steps: int = 30
-    pass_tokens: int = 4096
-    ramp_steps: int = 2000
+    first_batch_tokens: int = 4096
+    batch_tokens: int = 8192
+    first_steps: int = 380
     short_length: int = 512
     long_length: int = 1024
     test_share: float = 0.4
     decay_test_share: float = 0.05
-    matrix_lr: float = 0.013
-    vector_lr: float = 0.003
+    matrix_lr: float = 0.006
+    vector_lr: float = 0.001
     weight_decay: float = 0.05
     seed: int = 20
 
     def lr_factor(self, step: int) -> float:
-        """Returns the share of the full learning rate: warm-up, plateau, linear decay to zero."""
-        return max(0.0, min(1.0, (step + 1) / self.warmup_steps, (self.total_steps - step) / self.decay_steps))
+        """Returns the share of the full learning rate: warm-up, plateau, linear decay to zero.
+
+        The first, smaller batches take a rate lower by the root of their size.
+        """
+        ramp = min(1.0, (step + 1) / self.warmup_steps, (self.total_steps - step) / self.decay_steps)
+        return max(0.0, ramp) * math.sqrt(self.tokens(step) / self.batch_tokens)
 
     def length(self, step: int) -> int:
         """Returns the sequence length in tokens; the last `long_steps` train the full context."""
         return self.long_length if step >= self.total_steps - self.long_steps else self.short_length
 
-    def passes(self, step: int) -> int:
-        """Returns how many batches of `pass_tokens` make one update; early progress is bound by updates, not noise."""
-        return 1 if step < self.ramp_steps else 2
+    def tokens(self, step: int) -> int:
+        """Returns the tokens of one update: few at first, when progress is bound by updates rather than noise."""
+        return self.first_batch_tokens if step < self.first_steps else self.batch_tokens
 
     def tests(self, step: int) -> float:
         """Returns the share of test code, low once the learning rate decays."""
@@ -108,22 +113,19 @@ class Run:
 
         Raises FloatingPointError when the loss is not finite.
         """
-        plan, length, passes = self.plan, self.plan.length(self.step), self.plan.passes(self.step)
+        plan, length, tokens = self.plan, self.plan.length(self.step), self.plan.tokens(self.step)
         for optimizer, lr in zip(self.optimizers.values(), (plan.matrix_lr, plan.vector_lr), strict=True):
             optimizer.param_groups[0]["lr"] = lr * plan.lr_factor(self.step)
-        values = (0.0, 0.0)
-        for _ in range(passes):
-            ids = self.mixture.batch(plan.pass_tokens // length, length, plan.tests(self.step))
-            cross_entropy, divergence = self._losses(ids)
-            ((cross_entropy + divergence) / passes).backward()
-            values = (values[0] + cross_entropy.item() / passes, values[1] + divergence.item() / passes)
+        cross_entropy, divergence = self._losses(self.mixture.batch(tokens // length, length, plan.tests(self.step)))
+        (cross_entropy + divergence).backward()
+        values = cross_entropy.item(), divergence.item()
         if not all(map(math.isfinite, values)):
             raise FloatingPointError(f"loss {values} at step {self.step}; the last checkpoint is sound")
         for optimizer in self.optimizers.values():
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        self.tokens += passes * plan.pass_tokens
+        self.tokens += tokens
         return values
 
     def _losses(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,7 +156,7 @@ def train(run: Run, work: Path, *, log_every: int, evaluate_every: int, save_sec
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     started = saved = window = time.monotonic()
-    before, sums, tokens = run.seconds, [0.0, 0.0], run.tokens
+    before, sums, tokens, steps = run.seconds, [0.0, 0.0], run.tokens, run.step
     with (work / "train.jsonl").open("a", encoding="utf-8") as log:
         while run.step < run.plan.total_steps and not stop.is_set():
             losses = run.train_step()
@@ -166,8 +168,8 @@ def train(run: Run, work: Path, *, log_every: int, evaluate_every: int, save_sec
                     "step": run.step,
                     "tokens": run.tokens,
                     "lr": run.plan.matrix_lr * run.plan.lr_factor(run.step - 1),
-                    "train_loss": round(sums[0] / log_every, 4),
-                    "draft_kl": round(sums[1] / log_every, 4),
+                    "train_loss": round(sums[0] / (run.step - steps), 4),
+                    "draft_kl": round(sums[1] / (run.step - steps), 4),
                     "tokens_per_second": round((run.tokens - tokens) / (now - window)),
                     "seconds": round(run.seconds),
                 }
@@ -176,7 +178,7 @@ def train(run: Run, work: Path, *, log_every: int, evaluate_every: int, save_sec
                     record["draft_held_out_loss"] = round(held_out_loss(run.networks["draft"], curve), 4)
                 log.write(json.dumps(record) + "\n")
                 log.flush()
-                sums, tokens, window = [0.0, 0.0], run.tokens, time.monotonic()
+                sums, tokens, steps, window = [0.0, 0.0], run.tokens, run.step, time.monotonic()
             if now - saved > save_seconds:
                 run.save()
                 saved = time.monotonic()
