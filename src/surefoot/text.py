@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import tokenizers
 
@@ -29,31 +28,19 @@ def _byte_alphabet() -> dict[str, int]:
 BYTE_OF = _byte_alphabet()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Affixes:
-    """Special tokens put around a text prompt, where the model's files say so outside the tokenizer itself."""
-
-    before: Tokens = ()
-    after: Tokens = ()
-
-
 class Tokenizer:
     """A model's own tokenizer.
 
     Args:
         core: the tokenizer as its ``tokenizer.json`` describes it.
-        affixes: what surrounds a text prompt; None: what ``core``'s post-processor adds.
         chat_template: how messages become text, if the model says.
     """
 
-    def __init__(
-        self, core: tokenizers.Tokenizer, *, affixes: Affixes | None = None, chat_template: ChatTemplate | None = None
-    ) -> None:
+    def __init__(self, core: tokenizers.Tokenizer, *, chat_template: ChatTemplate | None = None) -> None:
         core.no_truncation()
         core.no_padding()
         self.core = core
         self.chat_template = chat_template
-        self._affixes = affixes
         self.decoder_steps = _decoder_steps(core)
         added = core.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, details in added.items() if details.special)
@@ -61,20 +48,16 @@ class Tokenizer:
         """One more than the highest id; a model's padded embedding may have more rows."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
-        """The ids of ``text``, with special tokens around it where the model wants them and the text lacks them."""
-        from_core = add_special_tokens and self._affixes is None
+        """The ids of ``text``; the tokenizer's own special tokens go around it where the text lacks them."""
         try:
-            encoding = self.core.encode(text, add_special_tokens=from_core)
+            encoding = self.core.encode(text, add_special_tokens=add_special_tokens)
         except (TypeError, UnicodeError) as fault:
             raise PromptError(f"found {text!r:.80} as text; expected a string of valid Unicode: {fault}") from fault
-        ids = tuple(encoding.ids)
-        if not add_special_tokens:
-            return ids
-        affixes = self._affixes
-        if affixes is None:
-            ids, affixes = _split(ids, encoding.special_tokens_mask)
-        before = () if ids[: len(affixes.before)] == affixes.before else affixes.before
-        after = () if affixes.after and ids[-len(affixes.after) :] == affixes.after else affixes.after
+        before, ids, after = _split(tuple(encoding.ids), encoding.special_tokens_mask)
+        if ids[: len(before)] == before:
+            before = ()
+        if after and ids[-len(after) :] == after:
+            after = ()
         return (*before, *ids, *after)
 
     def chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **variables: object) -> Tokens:
@@ -148,11 +131,11 @@ def _without_offsets(value: object) -> object:
     return value
 
 
-def _split(ids: Tokens, added: Sequence[int]) -> tuple[Tokens, Affixes]:
-    """Parts what a post-processor added (mask 1) before and after the text from the text's own ids."""
+def _split(ids: Tokens, added: Sequence[int]) -> tuple[Tokens, Tokens, Tokens]:
+    """Ids that a post-processor put before a text (mask 1), those of the text, and those put after it."""
     first = next((i for i, mark in enumerate(added) if not mark), len(ids))
     last = next((i for i in range(len(ids), first, -1) if not added[i - 1]), first)
-    return ids[first:last], Affixes(before=ids[:first], after=ids[last:])
+    return ids[:first], ids[first:last], ids[last:]
 
 
 def _decoder_steps(core: tokenizers.Tokenizer) -> list[Mapping[str, object]]:

@@ -11,7 +11,7 @@ from surefoot.chat import ChatTemplate
 from surefoot.errors import CheckpointError
 from surefoot.loading.files import read_optional_object, regular_file
 from surefoot.loading.formats import refuse_code
-from surefoot.text import Affixes, Tokenizer
+from surefoot.text import Tokenizer
 
 CONFIG = "tokenizer_config.json"
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -37,10 +37,10 @@ def load_tokenizer(directory: Path) -> tuple[Tokenizer | None, tuple[str, ...]]:
         core = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as fault:  # the library raises nothing narrower
         raise CheckpointError(f"{path}: not a readable tokenizer: {fault}. Download the file again") from fault
-    special = _special_tokens(config, read_optional_object(directory, "special_tokens_map.json"), directory / CONFIG)
     sources = _template_sources(directory, config)
-    template = ChatTemplate(sources, special) if sources else None
-    return Tokenizer(core, affixes=_affixes(core, config, special, directory / CONFIG), chat_template=template), ()
+    older = read_optional_object(directory, "special_tokens_map.json")
+    template = ChatTemplate(sources, _special_tokens(config, older, directory / CONFIG)) if sources else None
+    return Tokenizer(core, chat_template=template), ()
 
 
 def _special_tokens(config: Mapping[str, object], older: Mapping[str, object], path: Path) -> dict[str, str]:
@@ -56,26 +56,6 @@ def _special_tokens(config: Mapping[str, object], older: Mapping[str, object], p
             raise CheckpointError(f"{path}: {role} is {value!r:.80}; expected a string. Repair the file")
         found[role] = value
     return found
-
-
-def _affixes(
-    core: tokenizers.Tokenizer, config: Mapping[str, object], special: Mapping[str, str], path: Path
-) -> Affixes | None:
-    """What ``add_bos_token`` and ``add_eos_token`` ask for; None without them: the post-processor decides."""
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return None
-    sides: dict[str, tuple[int, ...]] = {}
-    for flag, role in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
-        sides[role] = ()
-        if config.get(flag) is True and role in special:
-            token = core.token_to_id(special[role])
-            if token is None:
-                raise CheckpointError(
-                    f"{path}: {role} is {special[role]!r:.80}, which tokenizer.json does not have; expected one of its "
-                    "tokens. Repair the file"
-                )
-            sides[role] = (token,)
-    return Affixes(before=sides["bos_token"], after=sides["eos_token"])
 
 
 def _template_sources(directory: Path, config: Mapping[str, object]) -> dict[str, str]:
