@@ -11,7 +11,6 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-
 .PHONY: demo test check mutants bench size setup
 
 demo: setup
@@ -33,7 +32,9 @@ mutants: setup
 	$(BIN)/python -m tests.mutants
 
 bench: setup
-	$(BIN)/python benchmarks/vs_transformers.py
+	$(BIN)/python -m benchmarks.vs_transformers
+	$(BIN)/python -m benchmarks.acceptance
+	$(BIN)/python -m benchmarks.phases
 
 size: setup
 	$(BIN)/python -m tools.size
