@@ -117,7 +117,7 @@ class Verdict:
     @property
     def origins(self) -> tuple[Origin, ...]:
         """The origin of each emitted token."""
-        drafted: tuple[Origin, ...] = ("draft",) * (len(self.fed) - 1)
+        drafted: list[Origin] = ["draft"] * (len(self.fed) - 1)
         return (*drafted, self.next_origin)
 
     @property
