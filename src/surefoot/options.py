@@ -145,8 +145,8 @@ class LoadOptions:
     Attributes:
         dtype: ``auto`` keeps the checkpoint's.
         device: ``auto`` takes an accelerator where torch has one, else the CPU; or any torch device string.
-        exact: ``auto`` takes the fast path and reports whether it is row-exact; ``require`` pads rows and attends row by
-            row, plain decoding too, and fails where the self-test finds a difference.
+        exact: ``auto`` takes the fast path and reports whether it is row-exact; ``require`` pads rows and attends row
+            by row, plain decoding too, and fails where the self-test finds a difference.
         prefill_chunk: tokens per prefill forward.
     """
 
