@@ -8,7 +8,8 @@ from surefoot.errors import CheckpointError
 from surefoot.ops.rope import Rope
 
 MAX_LAYERS = 1024
-"""More layers than this are taken for a damaged config, before memory is spent on them."""
+MAX_CONTEXT = 2**23
+"""More layers or positions than these are taken for a damaged config, before memory is spent on them."""
 
 MAX_CONTEXT = 2**22
 """The same for ``max_position_embeddings``, which sizes the tables of rotary positions."""
@@ -52,6 +53,8 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         _require(self.num_layers <= MAX_LAYERS, f"num_hidden_layers is {self.num_layers}", f"at most {MAX_LAYERS}")
+        context = self.context_length
+        _require(context <= MAX_CONTEXT, f"max_position_embeddings is {context}", f"at most {MAX_CONTEXT}")
         _require(
             self.num_heads % self.num_kv_heads == 0,
             f"num_attention_heads is {self.num_heads} and num_key_value_heads {self.num_kv_heads}",
