@@ -1,0 +1,128 @@
+"""Exact rows do not know of each other, and the self-test finds those that do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.factories import make_model
+from torch import Tensor
+
+from surefoot.errors import LoadError
+from surefoot.models import decoder
+from surefoot.ops.attention import Sight
+from surefoot.ops.exactness import RowShapes, differing_rows
+from surefoot.ops.linear import BLOCK_ROWS, linear, linear_blocks
+from surefoot.ops.mlp import swiglu, swiglu_rows
+from surefoot.ops.norm import rms_norm
+from surefoot.ops.rows import ExactRows, FastRows
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64]
+
+
+def shapes(dtype: torch.dtype = torch.float32) -> RowShapes:
+    generator = torch.Generator().manual_seed(3)
+    weights = {
+        name: torch.randn(size, generator=generator).to(dtype) for name, size in (("a", (40, 48)), ("b", (48, 72)))
+    }
+    return RowShapes(
+        linears={name: (weight, None) for name, weight in weights.items()},
+        intermediate_size=44,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        attention_dtype=torch.float64 if dtype == torch.float64 else torch.float32,
+        context_length=512,
+    )
+
+
+def nudged(out: Tensor, when: bool) -> Tensor:
+    return torch.nextafter(out, out + 1) if when else out
+
+
+class CountsInLinear(ExactRows):
+    """One last bit differs where more than 8 rows are given."""
+
+    @staticmethod
+    def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return nudged(linear_blocks(x, weight, bias), len(x) > 8 and weight.shape[0] == 48)
+
+
+class CountsInActivation(ExactRows):
+    @staticmethod
+    def swiglu(gate_up: Tensor) -> Tensor:
+        return nudged(swiglu_rows(gate_up), len(gate_up) == 3)
+
+
+class CountsInAttention(ExactRows):
+    @staticmethod
+    def attend(q: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
+        return nudged(ExactRows.attend(q, keys, values, sight), len(q) > 1 and keys.shape[1] > 250)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exact_rows_pass_their_self_test(dtype: torch.dtype) -> None:
+    assert differing_rows(ExactRows(), shapes(dtype), stop_early=False) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        (CountsInLinear(), "b (48, 72)"),
+        (CountsInActivation(), "activation of width 44"),
+        (CountsInAttention(), "attention over 300 tokens"),
+    ],
+)
+def test_one_differing_bit_is_found_and_its_shape_named(rows: ExactRows, named: str) -> None:
+    assert differing_rows(rows, shapes(), stop_early=False) == [named]
+    assert differing_rows(rows, shapes(), stop_early=True) == [named]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 20])
+def test_both_arithmetics_compute_the_same(dtype: torch.dtype, count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    x, weight, bias = (torch.randn(size, generator=generator).to(dtype) for size in ((count, 48), (44, 48), (44,)))
+    torch.testing.assert_close(linear_blocks(x, weight, bias), linear(x, weight, bias))
+    expected = torch.nn.functional.silu(x[:, :24]) * x[:, 24:]
+    torch.testing.assert_close(swiglu(x), expected)
+    torch.testing.assert_close(swiglu_rows(x), expected)
+
+
+def test_blocks_have_one_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    right = torch.nn.functional.linear
+    monkeypatch.setattr(
+        torch.nn.functional, "linear", lambda x, weight, bias: (seen.append(len(x)), right(x, weight, bias))[1]
+    )
+    for count in (1, 8, 19):
+        linear_blocks(torch.randn(count, 4), torch.randn(3, 4), None)
+    assert seen == [BLOCK_ROWS] * 5
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norm_is_the_textbook_one_and_exact_in_rows(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(9, 44, generator=generator).to(dtype), torch.randn(44, generator=generator).to(dtype)
+    wide = x.double()
+    expected = (wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()).to(dtype)
+    torch.testing.assert_close(rms_norm(x, weight, 1e-6), expected)
+    assert torch.equal(rms_norm(x, weight, 1e-6), torch.cat([rms_norm(row[None], weight, 1e-6) for row in x]))
+
+
+def test_a_model_reports_what_the_self_test_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_model("llama", torch.float32, exact="require").strict
+    monkeypatch.setattr(decoder, "FastRows", CountsInActivation)
+    assert not make_model("llama", torch.float32, intermediate_size=44).strict
+    monkeypatch.setattr(decoder, "FastRows", ExactRows)
+    assert make_model("llama", torch.float32).strict
+
+
+def test_required_exactness_fails_by_the_name_of_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "ExactRows", CountsInActivation)
+    with pytest.raises(LoadError, match="activation of width 80"):
+        make_model("llama", torch.float32, exact="require")
+
+
+def test_fast_rows_are_a_library_call_each() -> None:
+    x, weight = torch.randn(5, 48), torch.randn(44, 48)
+    assert torch.equal(FastRows.linear(x, weight, None), torch.nn.functional.linear(x, weight))
