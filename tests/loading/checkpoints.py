@@ -42,9 +42,10 @@ def byte_tokenizer(
 ) -> dict[str, object]:
     """A byte-level BPE ``tokenizer.json``: three special tokens, 256 bytes, then the merges."""
     core = tokenizers.Tokenizer(tokenizers.models.BPE())
+    special = ("<eos>", "<bos>", "<pad>")
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    pieces = [*alphabet, *("".join(pair) for pair in merges)]
-    vocab = {piece: 3 + rank for rank, piece in enumerate(pieces)}
+    pieces = [*special, *alphabet, *("".join(pair) for pair in merges)]
+    vocab = {piece: rank for rank, piece in enumerate(pieces)}
     core.model = tokenizers.models.BPE(vocab=vocab, merges=list(merges))
     core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = tokenizers.decoders.ByteLevel()
@@ -52,6 +53,6 @@ def byte_tokenizer(
     raw["added_tokens"] = [
         {"id": token, "content": content, "special": True}
         | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for token, content in enumerate(("<eos>", "<bos>", "<pad>"))
+        for token, content in enumerate(special)
     ]
     return {**raw, **changes}

@@ -105,6 +105,19 @@ def test_a_damaged_tokenizer_is_refused(directory: Path, content: bytes) -> None
         load(directory)
 
 
+def test_an_added_token_that_gets_another_id_is_refused(directory: Path) -> None:
+    content = json.loads((directory / "tokenizer.json").read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 310, "content": "<think>"})
+    (directory / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json.*<think>.*310"):
+        load(directory)
+    content["added_tokens"][-1]["id"] = 300
+    (directory / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load(directory).tokenizer
+    assert tokenizer is not None
+    assert tokenizer.encode("<think>") == (300,)
+
+
 def test_without_a_tokenizer_there_is_none(directory: Path) -> None:
     (directory / "tokenizer.json").unlink()
     assert (load(directory).tokenizer, load(directory).notes) == (None, ())

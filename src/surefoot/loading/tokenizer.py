@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,14 +34,28 @@ def load_tokenizer(directory: Path) -> tuple[Tokenizer | None, tuple[str, ...]]:
             f"{', '.join(others)} is not read: without tokenizer.json only token ids can be given. "
             "Save the tokenizer again with a current transformers to get one",
         )
-    try:
-        core = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-    except Exception as fault:  # the library raises nothing narrower
-        raise CheckpointError(f"{path}: not a readable tokenizer: {fault}. Download the file again") from fault
+    core = _read_core(path)
     sources = _template_sources(directory, config)
     older = read_optional_object(directory, "special_tokens_map.json")
     template = ChatTemplate(sources, _special_tokens(config, older, directory / CONFIG)) if sources else None
     return Tokenizer(core, chat_template=template), ()
+
+
+def _read_core(path: Path) -> tokenizers.Tokenizer:
+    """The tokenizer itself, in which every added token has the id that the file says."""
+    try:
+        raw = path.read_text(encoding="utf-8")
+        core = tokenizers.Tokenizer.from_str(raw)
+    except Exception as fault:  # the library raises nothing narrower
+        raise CheckpointError(f"{path}: not a readable tokenizer: {fault}. Download the file again") from fault
+    for added in json.loads(raw).get("added_tokens", []):
+        found = core.token_to_id(added["content"])
+        if found != added["id"]:
+            raise CheckpointError(
+                f"{path}: the added token {added['content']!r:.80} gets the id {found}; expected {added['id']}, as the "
+                "file says. Its ids have gaps or clash: save the tokenizer again"
+            )
+    return core
 
 
 def _special_tokens(config: Mapping[str, object], older: Mapping[str, object], path: Path) -> dict[str, str]:
