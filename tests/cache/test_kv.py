@@ -53,6 +53,15 @@ def test_a_commit_keeps_the_rows_of_its_path_in_every_layer(path: tuple[int, ...
     assert row_numbers(cache) == [[0, *(row + 1 for row in kept)]] * 4
 
 
+def test_a_cache_made_in_inference_mode_may_be_used_outside() -> None:
+    model = make_model("llama", num_hidden_layers=1)
+    with torch.inference_mode():
+        cache = model.new_cache(8)
+    model.score([(TREE, cache)], NOTHING)
+    cache.commit((0, 2, 3))
+    assert cache.length == 3
+
+
 def test_a_path_that_is_a_prefix_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = small_cache()
     numbered(cache, (-1, 0, 1, 2))

@@ -79,6 +79,7 @@ class KVCache:
         self.transaction.truncate(length)
 
     def _move(self, nodes: Sequence[int], start: int) -> None:
-        rows = torch.tensor(nodes, device=self._rows_LKCD.device) + self.length
-        kept_LKND = self._rows_LKCD.index_select(2, rows)
-        self._rows_LKCD.narrow(2, start, len(nodes)).copy_(kept_LKND)
+        with torch.inference_mode():  # the cache may have been made in inference mode, and is then written only there
+            rows = torch.tensor(nodes, device=self._rows_LKCD.device) + self.length
+            kept_LKND = self._rows_LKCD.index_select(2, rows)
+            self._rows_LKCD.narrow(2, start, len(nodes)).copy_(kept_LKND)

@@ -87,6 +87,7 @@ class DecoderModel(nn.Module):
                 "down": (first.down, first.down_bias),
                 "output head": (head.detach(), None),
             },
+            hidden_size=self._config.hidden_size,
             intermediate_size=self._config.intermediate_size,
             num_heads=self._config.num_heads,
             num_kv_heads=self._config.num_kv_heads,

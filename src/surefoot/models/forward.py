@@ -57,7 +57,8 @@ class Forward:
         self.cache_dtype = cache_dtype
         self._norm, self._head, self._rows, self._eps = norm, head, rows, config.rms_norm_eps
         self._heads = (config.num_heads + config.num_kv_heads, config.num_kv_heads)
-        self._num_heads, self._group = config.num_heads, config.num_heads // config.num_kv_heads
+        self._rotated_heads = (config.num_heads, config.num_kv_heads)
+        self._group = config.num_heads // config.num_kv_heads
         self._head_dim = config.head_dim
         self._distinct_windows = tuple(dict.fromkeys(config.windows))
         self._window_of_layer = tuple(self._distinct_windows.index(window) for window in config.windows)
@@ -84,7 +85,7 @@ class Forward:
             if weights.qk_norm is not None:
                 qk_NGD = rms_norm(qk_NGD, None, eps) * weights.qk_norm
             qk_NGD = rotate(qk_NGD, first_N1D, second_N1D)
-            q_NGD, k_NKD = qk_NGD[:, : self._num_heads], qk_NGD[:, self._num_heads :]
+            q_NGD, k_NKD = qk_NGD.split_with_sizes(self._rotated_heads, 1)
             if len(places) == 1:
                 mixed = self._attend(layer, places[0], q_NGD, k_NKD, v_NKD)
             else:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from surefoot.ops.attention import Round
+from surefoot.ops.norm import rms_norm
 from surefoot.ops.rows import RowArithmetic
 
 ROW_COUNTS = (2, 3, 4, 7, 8, 9, 16)
@@ -29,6 +30,7 @@ class RowShapes:
     """
 
     linears: Mapping[str, tuple[Tensor, Tensor | None]]
+    hidden_size: int
     intermediate_size: int
     num_heads: int
     num_kv_heads: int
@@ -56,6 +58,8 @@ def _checks(rows: RowArithmetic, shapes: RowShapes) -> Iterator[tuple[str, Calla
     """The named checks, those that read the least memory first."""
     draw = _Draw(next(iter(shapes.linears.values()))[0])
     most = max(ROW_COUNTS)
+    norm = partial(rms_norm, weight=None, eps=1e-6)
+    yield f"norm of width {shapes.hidden_size}", partial(_rows_differ, norm, draw.normal(most, shapes.hidden_size))
     gate_up = draw.normal(most, 2 * shapes.intermediate_size)
     yield f"activation of width {shapes.intermediate_size}", partial(_rows_differ, rows.swiglu, gate_up)
     for context in CONTEXTS:
