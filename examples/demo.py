@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="pebble")
     parser.add_argument("--draft", default="pebble-draft")
-    parser.add_argument("--prompt", type=int, default=0, help="which of the built-in prompts is shown")
+    parser.add_argument("--prompt", type=int, default=2, help="which of the built-in prompts is shown")
     parser.add_argument("--num-prompts", type=int, default=6, help="how many are measured")
     parser.add_argument("--max-tokens", type=int, default=128)
     options = parser.parse_args(arguments)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from surefoot.errors import OptionError, TokenizerError
-from surefoot.prompts import builtin, read
+from surefoot.prompts import GENERAL, builtin, read
 
 
 def test_a_text_file_holds_a_prompt_per_line(tmp_path: Path) -> None:
@@ -46,3 +49,22 @@ def test_files_without_prompts_are_refused(tmp_path: Path) -> None:
 def test_built_in_prompts_need_a_tokenizer() -> None:
     with pytest.raises(TokenizerError, match="token ids"):
         builtin(None)
+
+
+class Knows:
+    """A tokenizer that knows the texts of the evaluation set, all of them but ``missing``."""
+
+    def __init__(self, missing: int | None = None) -> None:
+        prompts = json.loads(files("surefoot").joinpath("pebble", "evaluation.json").read_text())["prompts"]
+        self.texts = {tuple(prompt["ids"]): prompt["text"] for i, prompt in enumerate(prompts) if i != missing}
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self.texts.get(tuple(ids), "")
+
+
+def test_the_bundled_tokenizer_gets_the_evaluation_set_and_others_get_texts() -> None:
+    knows = Knows()
+    assert {tuple(ids) for ids in builtin(knows)} == set(knows.texts)
+    assert len(knows.texts) == 40
+    assert all(len(ids) == 160 for ids in knows.texts)
+    assert builtin(Knows(missing=39)) == list(GENERAL)
