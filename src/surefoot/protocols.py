@@ -95,7 +95,10 @@ class Sampler(Protocol):
         ...
 
     def draw_rows(self, logits: Tensor) -> Tensor:
-        """The greedy tokens of rows ``[N, V]``: int64 ``[N]`` on the same device, ties to the lowest id."""
+        """The greedy tokens of rows ``[N, V]``: int64 ``[N]`` on the same device, ties to the lowest id.
+
+        A row that no token can be drawn from gives -1; only one the target walks to is an error.
+        """
         ...
 
     def draw(self, logits: Tensor, prefix: Sequence[int] = ()) -> int:
