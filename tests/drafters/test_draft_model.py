@@ -101,8 +101,10 @@ def play(decoding: Decoding, target: TableTarget, draft: Relative, plain: Sequen
         tree = decoding.draft()
         expected, laws = drafts_from_scratch(draft, text, len(tree) - 1, decoding.sampler)  # type: ignore[arg-type]
         assert tree.tokens.tolist() == [text[-1], *expected]
+        expected_laws = [law for law in laws if law is not None]
+        assert (tree.q is not None) == bool(expected_laws)
         if tree.q is not None:
-            assert torch.equal(tree.q, torch.stack([law for law in laws if law is not None]))
+            assert torch.equal(tree.q, torch.stack(expected_laws))
         (out,) = target.score([(tree, decoding.cache)], Capture())  # type: ignore[list-item]
         verdicts.append(decoding.absorb(tree, out))
         text += verdicts[-1].emitted
@@ -189,6 +191,33 @@ def test_another_drafters_tree_is_learnt_like_ones_own(proposes_too: bool, tempe
         check_state(decoding, draft, text)
     assert text == [*PROMPT, *plain]
     assert num_own > 3
+
+
+def test_no_confirmed_token_is_computed_again() -> None:
+    """Where every draft is right the draft model computes each row once."""
+
+    class Counting(Relative):
+        num_rows = 0
+
+        def score(self, rounds: Sequence[tuple[DraftTree, TableCache]], capture: Capture) -> list[TargetOutput]:
+            self.num_rows += sum(len(tree) for tree, _ in rounds)
+            return super().score(rounds, capture)
+
+    draft = Counting(blur=0.0)
+    result = Engine(TableTarget(), DraftModel(draft)).generate(PROMPT, params_at(0.8))
+    assert result.stats.accepted == result.stats.drafted > 0
+    assert draft.caches[0].length <= draft.num_rows <= len(PROMPT) + len(result.tokens)
+
+
+@at_temperatures
+def test_a_proposal_that_was_never_scored_leaves_nothing(temperature: float) -> None:
+    draft = Relative()
+    drafter = DraftModel(draft).start(TableTarget())
+    drafter.observe(PROMPT[:-1], NO_OUTPUT, None)
+    for root, count in ((2, 4), (0, 2), (3, 4), (2, 1)):
+        sampler = sampler_of(temperature=temperature)
+        tree = drafter.propose(root, Plan(num_nodes=count, depth=count), sampler)
+        assert tree.tokens.tolist()[1:] == drafts_from_scratch(draft, [*PROMPT[:-1], root], count, sampler)[0]
 
 
 def sampler_of(vocab_size: int = 5, temperature: float = 0.0) -> RequestSampler:
@@ -349,6 +378,20 @@ def test_a_real_draft_model_that_lived_through_rounds_equals_a_fresh_one(family:
         fed = tree.tokens.tolist()[: accept + 1]
         drafter.observe(fed, NO_OUTPUT, range(accept + 1))
         text += [*fed[1:], (turn * 7) % 97]
+
+
+def test_a_proposal_of_a_real_model_that_was_never_scored_leaves_nothing() -> None:
+    shared = DraftModel(make_model("llama", torch.float64, seed=2))
+    drafter = shared.start(shared.model)
+    text = [5, 9, 5, 9, 11]
+    drafter.observe(text, NO_OUTPUT, None)
+    for root, count in ((60, 4), (3, 2), (60, 4)):
+        plan = Plan(num_nodes=count, depth=count)
+        sampler = RequestSampler(params_at(0.8), [*text, root], seed=1, vocab_size=97)
+        fresh = shared.start(shared.model)
+        fresh.observe(text, NO_OUTPUT, None)
+        expected = fresh.propose(root, plan, sampler).tokens
+        assert torch.equal(drafter.propose(root, plan, sampler).tokens, expected)
 
 
 def test_a_foreign_branching_tree_of_real_models_is_learnt() -> None:
