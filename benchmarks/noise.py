@@ -1,21 +1,17 @@
-"""What one position's noise costs at a large vocabulary: ``python benchmarks/noise.py`` writes results/noise.json."""
+"""What one position's noise costs: ``python -m benchmarks.noise`` writes ``results/noise.json``."""
 
 from __future__ import annotations
 
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import torch
 
+from benchmarks.common import write_result
 from surefoot.noise import IntArray, PositionNoise
 
-RESULT = Path(__file__).parent / "results" / "noise.json"
 REPEATS = 51
 
 
@@ -44,17 +40,8 @@ def main() -> None:
             "support_of_50_us": median_microseconds(partial(call_swapped, noise.at, ids)),
             "whole_row_us": median_microseconds(noise.row),
         }
-    report = {
-        "command": "python benchmarks/noise.py",
-        "hardware": f"{platform.machine()} {platform.system()}, 1 thread",
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "median_of": REPEATS,
-        "by_vocabulary": cases,
-    }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(report, indent=2) + "\n")
-    print(RESULT.read_text())
+    path = write_result("noise", {"threads": 1, "median_of": REPEATS, "by_vocabulary": cases})
+    print(path.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
