@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 import torch
@@ -60,15 +61,16 @@ def oracle(answer: Sequence[int], prompt_length: int, depth: int = 8) -> Guess:
 
 
 def half_right(answer: Sequence[int], prompt_length: int, vocab_size: int) -> Guess:
-    """Right for as many tokens as the position says (0 to 3), then wrong; at even positions a wrong sibling
-    comes first, so that the path is no prefix of the nodes."""
+    """Right for 0 to 3 tokens, then wrong; every other time a wrong sibling comes first, so that the path is no prefix
+    of the nodes. Both depend on the context's length alone, each in its own way."""
     right = oracle(answer, prompt_length, depth=4)
 
     def guess(context: Sequence[int]) -> list[list[int]]:
         (branch,) = right(context)
-        count = (len(context) * 2654435761 >> 13) % 4
+        number = random.Random(len(context)).randrange(8)
+        count = number % 4
         wrong = [(token + 1) % vocab_size for token in branch]
         branches = [branch[:count] + wrong[count:]]
-        return branches if len(context) % 2 else [wrong[:1], *branches]
+        return branches if number < 4 else [wrong[:1], *branches]
 
     return guess

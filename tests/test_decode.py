@@ -99,15 +99,17 @@ def test_invariants_hold_after_every_round(temperature: float) -> None:
     guesser = Guesser(half_right([*plain, *[0] * 8], len(PROMPT), target.vocab_size))
     decoding, cache, stops = decoding_for(target, guesser, params)
     decoding.prefill(target, PROMPT)
-    accepted = set()
+    accepted, paths = set(), set()
     while decoding.finish_reason is None:
         (verdict,) = advance(target, [decoding])
         accepted.add(verdict.num_accepted)
+        paths.add(verdict.path)
         text = [*PROMPT, *emitted(stops)]
         assert cache.tokens == text[:-1]
         assert [*guesser.context, decoding.root] == text
         assert cache.open_tokens == []
     assert accepted >= {0, 1, 2, 3}
+    assert any(path != tuple(range(len(path))) for path in paths)
     assert tuple(emitted(stops)) == plain
 
 

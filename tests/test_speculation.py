@@ -98,14 +98,16 @@ def test_state_after_every_round_equals_a_fresh_prefill(family: str, name: str) 
     decoding = engine.stream(PROMPT, params_at(0.8))._request.decoding
     text = [*PROMPT]
     text += decoding.prefill(target, PROMPT).emitted
-    accepted = set()
+    accepted, paths = set(), set()
     while decoding.finish_reason is None:
         (verdict,) = advance(target, [decoding])
         accepted.add(verdict.num_accepted)
+        paths.add(verdict.path)
         text += verdict.emitted
         assert decoding.cache.length == len(text) - 1
         assert torch.equal(next_logits(target, decoding), fresh_logits(target, text))
     assert len(accepted) >= 3
+    assert name != "tree" or any(path != tuple(range(len(path))) for path in paths)
     decoding.close()
 
 
