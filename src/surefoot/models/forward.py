@@ -105,8 +105,7 @@ class Forward:
         return rms_norm(x_NH, self._norm, self._eps)
 
     def unembed(self, hidden_NH: Tensor) -> Tensor:
-        """Logits of normalised hidden states, ``[N, V]``: the product in the model's dtype, widened to fp32 at
-        least."""
+        """Logits of normalised hidden states, ``[N, V]``: computed in the model's dtype, widened to fp32 at least."""
         logits_NV = self._rows.linear(hidden_NH, self._head, None)
         return logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
 
@@ -132,9 +131,8 @@ class Forward:
         """The rotation factors of all rows, ``[N, 1, D]`` each."""
         if len(spans) == 1 and spans[0].nodes.is_chain:
             start = spans[0].cache.length + len(spans[0].nodes.parents) - spans[0].num_new
-            return self._first_P1D.narrow(0, start, spans[0].num_new), self._second_P1D.narrow(
-                0, start, spans[0].num_new
-            )
+            count = spans[0].num_new
+            return self._first_P1D.narrow(0, start, count), self._second_P1D.narrow(0, start, count)
         positions = [span.cache.length + depth for span in spans for depth in span.nodes.depths[-span.num_new :]]
         positions_N = torch.tensor(positions, device=self._norm.device)
         return self._first_P1D.index_select(0, positions_N), self._second_P1D.index_select(0, positions_N)
