@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surefoot.errors import LoadError
 from surefoot.models import decoder
-from surefoot.ops.attention import Sight
+from surefoot.ops.attention import Round, Sight
 from surefoot.ops.exactness import RowShapes, differing_rows
 from surefoot.ops.linear import BLOCK_ROWS, linear, linear_blocks
 from surefoot.ops.mlp import swiglu, swiglu_rows
@@ -32,6 +32,7 @@ def shapes(dtype: torch.dtype = torch.float32) -> RowShapes:
         num_kv_heads=2,
         head_dim=16,
         attention_dtype=torch.float64 if dtype == torch.float64 else torch.float32,
+        windows=(None, 30),
         context_length=512,
     )
 
@@ -57,7 +58,24 @@ class CountsInActivation(ExactRows):
 class CountsInAttention(ExactRows):
     @staticmethod
     def attend(q: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
-        return nudged(ExactRows.attend(q, keys, values, sight), len(q) > 1 and keys.shape[1] > 250)
+        return nudged(ExactRows.attend(q, keys, values, sight), len(q) > 1 and len(sight.rows[-1]) > 250)
+
+
+class CountsInWindows(ExactRows):
+    @staticmethod
+    def attend(q: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
+        is_cut = keys.shape[1] > len(sight.rows[-1]) + 20
+        return nudged(ExactRows.attend(q, keys, values, sight), len(q) == 9 and is_cut)
+
+
+class CountsInTrees(ExactRows):
+    @staticmethod
+    def see(around: Round, window: int | None, group: int, dtype: torch.dtype, device: torch.device) -> Sight:
+        """Shows the tree's last node one row too many."""
+        sight = ExactRows.see(around, window, group, dtype, device)
+        if around.is_chain or window is not None or around.length > 5:
+            return sight
+        return Sight(sight.first, None, (*sight.rows[:-1], torch.arange(around.stop)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -71,6 +89,8 @@ def test_exact_rows_pass_their_self_test(dtype: torch.dtype) -> None:
         (CountsInLinear(), "b (48, 72)"),
         (CountsInActivation(), "activation of width 44"),
         (CountsInAttention(), "attention over 300 tokens"),
+        (CountsInWindows(), "attention over 300 tokens, window 30"),
+        (CountsInTrees(), "attention over 5 tokens"),
     ],
 )
 def test_one_differing_bit_is_found_and_its_shape_named(rows: ExactRows, named: str) -> None:

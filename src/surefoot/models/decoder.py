@@ -93,6 +93,7 @@ class DecoderModel(nn.Module):
             num_kv_heads=self._config.num_kv_heads,
             head_dim=self._config.head_dim,
             attention_dtype=cache_dtype,
+            windows=tuple(dict.fromkeys(self._config.windows)),
             context_length=self._config.context_length,
         )
 

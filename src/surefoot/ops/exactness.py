@@ -6,18 +6,21 @@ Shape suffixes: N rows, K inputs, G query heads, T cache rows, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from surefoot.ops.attention import Round
+from surefoot.ops.attention import FOLD_ROWS, Round
 from surefoot.ops.norm import rms_norm
 from surefoot.ops.rows import RowArithmetic
+from surefoot.tree import depths, is_chain, path_to
 
-ROW_COUNTS = (2, 3, 4, 7, 8, 9, 16)
+ROW_COUNTS = (2, 3, 4, 7, 8, 9, 16, FOLD_ROWS + 1)
+"""Rows side by side: a few drafted nodes, blocks full and not quite, and as many as take another path in attention."""
+TREE = (-1, 0, 0, 1, 1, 2, 2, 3)
 CONTEXTS = (5, 37, 300)
 """Keys that are committed before the rows under test; the library's kernels block keys by the hundreds."""
 
@@ -26,7 +29,8 @@ CONTEXTS = (5, 37, 300)
 class RowShapes:
     """The classes of shapes a model computes rows in.
 
-    ``linears`` maps the name of each class to one weight ``[M, K]`` of it and its bias.
+    ``linears`` maps the name of each class to one weight ``[M, K]`` of it and its bias; ``windows`` are the distinct
+    attention windows, None for none.
     """
 
     linears: Mapping[str, tuple[Tensor, Tensor | None]]
@@ -36,6 +40,7 @@ class RowShapes:
     num_kv_heads: int
     head_dim: int
     attention_dtype: torch.dtype
+    windows: tuple[int | None, ...]
     context_length: int
 
 
@@ -64,7 +69,9 @@ def _checks(rows: RowArithmetic, shapes: RowShapes) -> Iterator[tuple[str, Calla
     yield f"activation of width {shapes.intermediate_size}", partial(_rows_differ, rows.swiglu, gate_up)
     for context in CONTEXTS:
         if context + most <= shapes.context_length:
-            yield f"attention over {context} tokens", partial(_attention_differs, rows, shapes, context, draw)
+            for window in shapes.windows:
+                name = f"attention over {context} tokens" + f", window {window}" * (window is not None)
+                yield name, partial(_attention_differs, rows, shapes, context, window, draw)
     for name, (weight, bias) in sorted(shapes.linears.items(), key=lambda item: item[1][0].numel()):
         product = partial(_product, rows, weight, bias)
         yield f"{name} {tuple(weight.shape)}", partial(_rows_differ, product, draw.normal(most, weight.shape[1]))
@@ -92,17 +99,24 @@ def _rows_differ(compute: Callable[[Tensor], Tensor], x_NK: Tensor) -> bool:
     return any(not torch.equal(compute(x_NK[-count:].clone()), alone[-count:]) for count in ROW_COUNTS)
 
 
-def _attention_differs(rows: RowArithmetic, shapes: RowShapes, context: int, draw: _Draw) -> bool:
-    dtype, group, most = shapes.attention_dtype, shapes.num_heads // shapes.num_kv_heads, max(ROW_COUNTS)
-    keys, values = (draw.normal(shapes.num_kv_heads, context + most, shapes.head_dim, dtype=dtype) for _ in range(2))
+def _attention_differs(rows: RowArithmetic, shapes: RowShapes, context: int, window: int | None, draw: _Draw) -> bool:
+    """Whether some node of a chain or tree attends to other bits than the same node at the end of its path alone."""
+    dtype, most = shapes.attention_dtype, max(ROW_COUNTS)
     q_NGD = draw.normal(most, shapes.num_heads, shapes.head_dim, dtype=dtype)
+    keys, values = (draw.normal(shapes.num_kv_heads, context + most, shapes.head_dim, dtype=dtype) for _ in range(2))
 
-    def attend(start: int, count: int) -> Tensor:
-        """Nodes ``start`` to ``start + count`` of a chain after the context, scored in one call."""
-        stop = start + count
-        around = Round(context, range(-1, stop - 1), range(stop), count, True)
-        sight = rows.see(around, None, group, dtype, q_NGD.device)
-        return rows.attend(q_NGD[start:stop], keys[:, : context + stop], values[:, : context + stop], sight)
+    def attend(parents: Sequence[int], num_new: int, nodes: Sequence[int]) -> Tensor:
+        """The last ``num_new`` of a round whose rows are those of ``nodes``."""
+        around = Round(context, parents, depths(parents), num_new, is_chain(parents))
+        sight = rows.see(around, window, shapes.num_heads // shapes.num_kv_heads, dtype, q_NGD.device)
+        read = torch.tensor([*range(context), *(context + node for node in nodes)], device=q_NGD.device)[sight.first :]
+        new = torch.tensor(nodes[-num_new:], device=q_NGD.device)
+        return rows.attend(q_NGD[new], keys[:, read], values[:, read], sight)
 
-    alone = torch.cat([attend(row, 1) for row in range(most)])
-    return any(not torch.equal(attend(0, count), alone[:count]) for count in ROW_COUNTS)
+    def differs(parents: Sequence[int]) -> bool:
+        together = attend(parents, len(parents), range(len(parents)))
+        paths = [path_to(parents, node) for node in range(len(parents))]
+        alone = [attend(range(-1, len(path) - 1), 1, path) for path in paths]
+        return not torch.equal(together, torch.cat(alone))
+
+    return any(differs(range(-1, count - 1)) for count in ROW_COUNTS) or differs(TREE)
