@@ -87,6 +87,12 @@ def test_code_of_the_checkpoint_is_refused_and_never_runs(
     assert not (tmp_path / "sung").exists()
 
 
+def test_a_custom_model_is_refused_for_its_code_not_its_name(directory: Path) -> None:
+    change_json(directory, "config.json", auto_map={"AutoConfig": "x.X"}, model_type="custom")
+    with pytest.raises(UnsupportedModelError, match="auto_map"):
+        load_target(directory, LoadOptions())
+
+
 @pytest.mark.parametrize(
     ("file", "advice"),
     [("model.gguf", "GGUF"), ("model.onnx", "ONNX"), ("tf_model.h5", "TensorFlow"), ("flax_model.msgpack", "Flax")],

@@ -67,6 +67,7 @@ LIES: dict[str, tuple[bytes, str]] = {
     "shape boolean": (file_bytes({"w": entry(shape=[True, 6])}), "'w'.*True"),
     "shape not a list": (file_bytes({"w": entry(shape=6)}), "'w'"),
     "shape larger than the bytes": (file_bytes({"w": entry(shape=[2, 4])}), r"'w'.*24 bytes"),
+    "shape smaller than the bytes": (file_bytes({"w": entry(shape=[2, 2])}), r"'w'.*24 bytes"),
     "dtype larger than the bytes": (file_bytes({"w": entry(dtype="F64")}), r"'w'.*24 bytes"),
     "shape overflows 64 bits": (file_bytes({"w": entry(shape=[2**32, 2**32])}), "'w'.*overflow"),
     "shape wraps to the bytes": (file_bytes({"w": entry(shape=[2**63, 2, 6])}), "'w'.*overflow"),

@@ -52,9 +52,11 @@ def test_a_sharded_checkpoint_loads_as_the_same_bits_in_one_file(tmp_path: Path,
     ],
 )
 def test_an_index_that_names_anything_but_a_file_beside_it_is_refused(sharded: Path, shard: object) -> None:
-    shutil.copy(sharded / read_index(sharded)[NAME], sharded.parent / "elsewhere.safetensors")
+    (sharded / "sub").mkdir()
+    for copied in (sharded.parent / "elsewhere.safetensors", sharded / "sub" / "inside.safetensors"):
+        shutil.copy(sharded / read_index(sharded)[NAME], copied)
     write_index(sharded, {**read_index(sharded), NAME: shard})
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=r"file name|weight_map|names the shard"):
         stored_tensors(sharded)
 
 

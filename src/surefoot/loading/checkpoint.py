@@ -44,7 +44,7 @@ def fill(
 ) -> None:
     """Moves ``model`` from ``meta`` to ``device`` and copies checked tensors in, converted to ``dtype``.
 
-    Parameters are NaN until their tensor arrives. Besides the parameters only one tensor at a time is mapped.
+    Parameters are NaN until their tensor arrives. Files are mapped, so memory of our own is that of the parameters.
 
     Raises:
         CheckpointError: naming every tensor that holds NaN or infinity, or does so once converted.
@@ -135,7 +135,7 @@ def _each(
 
 
 def read(path: Path, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of one file, mapped one at a time."""
+    """Tensors of one file, one after the other."""
     name = ""
     try:
         with safe_open(path, framework="pt") as file:

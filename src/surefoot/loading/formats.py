@@ -25,7 +25,10 @@ MODALITIES = ("vision_config", "audio_config", "image_token_id", "audio_token_id
 
 def refuse_foreign(directory: Path) -> None:
     """Refuses a directory by the files in it; none of them is opened."""
-    suffixes = {path.suffix.lower(): path.name for path in sorted(directory.iterdir(), reverse=True)}
+    try:
+        suffixes = {path.suffix.lower(): path.name for path in sorted(directory.iterdir(), reverse=True)}
+    except OSError as fault:
+        raise CheckpointError(f"{directory}: cannot be read: {fault}. Check its permissions") from fault
     has_config = (directory / "config.json").exists()
     if (directory / "adapter_config.json").exists():
         raise UnsupportedModelError(
