@@ -142,3 +142,11 @@ def test_no_drafts_and_a_drafter_give_the_same_text(engine: Engine) -> None:
     drafted = engine.generate(TEXT, params)
     assert plain.text == drafted.text
     assert plain.stats.drafted == 0 < drafted.stats.accepted
+
+
+def test_what_was_noted_while_loading_reaches_the_engine(directory: Path, tmp_path: Path) -> None:
+    assert surefoot.load(directory).notes == ()
+    draft = make_checkpoint(tmp_path, "qwen3", vocab_size=320, max_position_embeddings=64, eos_token_id=None)
+    make_tokenizer(draft)
+    notes = surefoot.load(directory, draft).notes
+    assert any(note.startswith("draft model: ") and "64" in note for note in notes)

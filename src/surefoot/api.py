@@ -8,7 +8,7 @@ from os import PathLike
 from surefoot.drafters import DRAFTERS
 from surefoot.drafters.draft_model import DraftModel
 from surefoot.engine import Engine
-from surefoot.loading import LoadedTarget, load_draft_model, load_target
+from surefoot.loading import LoadedTarget, load_draft, load_target
 from surefoot.options import DTypeName, Exactness, LoadOptions
 from surefoot.protocols import DrafterModel
 
@@ -37,23 +37,25 @@ def load(
     """
     options = LoadOptions(dtype=dtype, device=device, exact=exact, prefill_chunk=prefill_chunk)
     loaded = load_target(target, options)
+    guesser, notes = _drafter(drafter, options, loaded)
     return Engine(
         loaded.model,
-        _drafter(drafter, options, loaded),
+        guesser,
         loaded.tokenizer,
         eos_token_ids=loaded.eos_token_ids,
         sampling_defaults=loaded.sampling_defaults,
+        notes=(*loaded.notes, *(f"draft model: {note}" for note in notes)),
     )
 
 
 def _drafter(
     drafter: str | PathLike[str] | DrafterModel | None, options: LoadOptions, target: LoadedTarget
-) -> DrafterModel | None:
-    if drafter is None:
-        return None
-    if isinstance(drafter, (str, PathLike)):
-        if str(drafter) in DRAFTERS:
-            return DRAFTERS[str(drafter)]()
-        # Drafts are checked whatever they are, so the draft model always takes the fast path.
-        return DraftModel(load_draft_model(drafter, replace(options, exact="auto"), target))
-    return drafter
+) -> tuple[DrafterModel | None, tuple[str, ...]]:
+    """The drafter object, and what was noted while it was loaded."""
+    if not isinstance(drafter, (str, PathLike)):
+        return drafter, ()
+    if str(drafter) in DRAFTERS:
+        return DRAFTERS[str(drafter)](), ()
+    # Drafts are checked whatever they are, so the draft model always takes the fast path.
+    draft = load_draft(drafter, replace(options, exact="auto"), target)
+    return DraftModel(draft.model), draft.notes

@@ -39,6 +39,7 @@ class Engine:
         tokenizer: turns text and chat into ids and back.
         eos_token_ids: ids that end an answer.
         sampling_defaults: the model's own sampling parameters, for whoever asks for them.
+        notes: what a user should know about how the models were loaded.
     """
 
     def __init__(
@@ -49,12 +50,14 @@ class Engine:
         *,
         eos_token_ids: Collection[int] = (),
         sampling_defaults: SamplingParams = _GREEDY,
+        notes: Sequence[str] = (),
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.tokenizer = tokenizer
         self.eos_token_ids = tuple(eos_token_ids)
         self.sampling_defaults = sampling_defaults
+        self.notes = tuple(notes)
 
     def generate(
         self,

@@ -6,9 +6,9 @@ trusting it, ``checkpoint`` fills the model, ``tokenizer`` and ``generation`` re
 ``pairing`` compares a draft model with its target, ``load`` puts them in order.
 """
 
-from surefoot.loading.load import load_draft, load_draft_model, load_target
+from surefoot.loading.load import load_draft, load_target
 from surefoot.loading.loaded import LoadedTarget
 from surefoot.loading.pairing import check_pair
 from surefoot.loading.resolve import bundled
 
-__all__ = ["LoadedTarget", "bundled", "check_pair", "load_draft", "load_draft_model", "load_target"]
+__all__ = ["LoadedTarget", "bundled", "check_pair", "load_draft", "load_target"]

@@ -52,11 +52,6 @@ def load_draft(name: str | os.PathLike[str], options: LoadOptions, target: Loade
     return replace(draft, notes=draft.notes + check_pair(target, draft))
 
 
-def load_draft_model(name: str | os.PathLike[str], options: LoadOptions, target: LoadedTarget) -> DecoderModel:
-    """The model of :func:`load_draft` alone."""
-    return load_draft(name, options, target).model
-
-
 def _load(place: Place, options: LoadOptions) -> LoadedTarget:
     refuse_foreign(place.path)
     config_path = regular_file(place.path, "config.json")
