@@ -1,6 +1,6 @@
 """Trains the target and, in the same steps, the draft that is distilled from it.
 
-    python -m recipes.pebble.train --work /path/to/work --total-steps 3300
+    python -m recipes.pebble.train --work /path/to/work --total-steps 1520
 
 Resumes from the last checkpoint in the work folder. `--total-steps` may change on the way: the learning rate decays
 linearly to zero over the last `--decay-steps` of them. SIGTERM ends the run after a step and saves.
@@ -37,7 +37,7 @@ class Plan:
     first_steps: int = 380
     short_length: int = 512
     long_length: int = 1024
-    test_share: float = 0.4
+    test_share: float = 0.2
     decay_test_share: float = 0.05
     matrix_lr: float = 0.006
     vector_lr: float = 0.001
@@ -189,9 +189,9 @@ def main() -> None:
     """Parses the options and trains."""
     parser = argparse.ArgumentParser(description="Train pebble's target and draft.")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--total-steps", type=int, default=3300)
-    parser.add_argument("--decay-steps", type=int, default=660)
-    parser.add_argument("--long-steps", type=int, default=240, help="last steps, trained at the full context")
+    parser.add_argument("--total-steps", type=int, default=1520)
+    parser.add_argument("--decay-steps", type=int, default=570)
+    parser.add_argument("--long-steps", type=int, default=0, help="last steps, trained at the full context")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
