@@ -56,10 +56,12 @@ def measure(engine: Engine, setting: Setting, prompts: Sequence[tuple[int, ...]]
     rounds = drafted = accepted = fallbacks = 0
     by_position = [0] * num_draft
     repeated = 0.0
+    per_prompt = []
     for prompt in prompts:
         params = SamplingParams(temperature=setting.temperature, max_tokens=128, ignore_eos=True, seed=_SEED)
         result = engine.generate(prompt, params, speculative=options)
         rounds += result.stats.rounds
+        per_prompt.append((result.stats.rounds, result.stats.accepted))
         drafted += result.stats.drafted
         accepted += result.stats.accepted
         fallbacks += result.stats.fallbacks
@@ -78,6 +80,7 @@ def measure(engine: Engine, setting: Setting, prompts: Sequence[tuple[int, ...]]
         "accepted": accepted,
         "fallbacks": fallbacks,
         "repeated_8_grams": repeated,
+        "rounds_and_accepted_per_prompt": per_prompt,
     }
 
 
