@@ -1,0 +1,12 @@
+"""All mutants, by area."""
+
+from __future__ import annotations
+
+from tests.mutants.decoding import DECODING
+from tests.mutants.drafting import DRAFTING
+from tests.mutants.networks import NETWORKS
+from tests.mutants.sampling import SAMPLING
+from tests.mutants.serving import SERVING
+from tests.mutants.verifying import VERIFYING
+
+MUTANTS = (*DECODING, *VERIFYING, *SAMPLING, *DRAFTING, *NETWORKS, *SERVING)
