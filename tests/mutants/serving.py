@@ -1,4 +1,4 @@
-"""Defects around the models: loading, pairing, text, proof."""
+"""Defects around the models: loading, pairing, text, proof, command line."""
 
 from __future__ import annotations
 
@@ -191,6 +191,14 @@ PROOF = (
         before="self.gap is not None and self.reproduced and self.gap <= self.threshold",
         after="self.gap is not None",
         killer=PROVE + "test_rows_that_are_wrong_beside_others_are_a_divergence",
+    ),
+    Mutant(
+        name="flag-is-parsed-and-not-forwarded",
+        bug="a command-line flag changes nothing (mlx-lm 1297)",
+        file="cli/flags.py",
+        before="for name, value in taken.items()}",
+        after='for name, value in taken.items() if name != "top_k"}',
+        killer="tests/cli/test_generate.py::test_every_flag_changes_what_comes_out[base1-flag1-tokens]",
     ),
     Mutant(
         name="proof-without-drafts",
