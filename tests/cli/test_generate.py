@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.cli.conftest import Program
+from tests.cli.conftest import VOCABULARY, Program
+from tests.factories import make_checkpoint, make_tokenizer
 
 from surefoot.cli.pair import Pair
 from surefoot.cli.show import Printer, colored, legend
@@ -261,6 +262,16 @@ def test_a_terminal_without_a_prompt_is_told_so(
     ran = surefoot_program("generate", model)
     assert ran.code == 2
     assert "--prompt TEXT" in ran.err
+
+
+def test_what_loading_noticed_is_told(surefoot_program: Program, model: str, tmp_path: Path) -> None:
+    draft = make_checkpoint(tmp_path / "draft", vocab_size=VOCABULARY, max_position_embeddings=64)
+    make_tokenizer(draft, VOCABULARY)
+    ran = surefoot_program("generate", model, "--prompt", PROMPT, "--draft-model", str(draft), "--max-tokens", "4")
+    assert ran.code == 0
+    assert "note: draft model: " in ran.err
+    assert any("64" in note for note in report(surefoot_program, model, "--draft-model", str(draft))["notes"])
+    assert report(surefoot_program, model, "--draft-model", model)["notes"] == []
 
 
 def test_a_pair_with_different_tokenizers_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ import typer
 
 from surefoot.cli.flags import LOAD, SAMPLING, SPECULATIVE, Source, command_of
 from surefoot.cli.pair import Pair
-from surefoot.cli.show import Printer, summary, tokens_per_second
+from surefoot.cli.show import Printer, show_notes, summary, tokens_per_second
 from surefoot.engine import Prompt
 from surefoot.errors import OptionError
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
@@ -106,6 +107,8 @@ def command(
     prompt, reference = given.read(), given.read_lookup()
     measuring = _wants_plain(given, pair, sampling, speculative)
     engine = pair.load(options)
+    if not given.as_json:
+        show_notes(engine.notes)
     if measuring:  # so that neither run pays for warming up
         warm = replace(sampling, max_tokens=min(sampling.max_tokens, WARMING_TOKENS))
         engine.generate(prompt, warm, speculative=speculative, reference=reference)
@@ -116,7 +119,7 @@ def command(
         same = replace(sampling, seed=result.seed)
         plain = engine.generate(prompt, same, speculative=SpeculativeOptions(num_draft=0))
     if given.as_json:
-        print(json.dumps(report(pair, result, plain), ensure_ascii=False))
+        print(json.dumps(report(pair, engine.notes, result, plain), ensure_ascii=False))
         return 0
     if plain and speculative.acceptance == "match" and plain.tokens != result.tokens:
         print(DIFFERS, file=sys.stderr)
@@ -157,7 +160,7 @@ def times_plain(result: Result, plain: Result) -> float | None:
     return speed / baseline if baseline and speed else None
 
 
-def report(pair: Pair, result: Result, plain: Result | None) -> dict[str, object]:
+def report(pair: Pair, notes: Sequence[str], result: Result, plain: Result | None) -> dict[str, object]:
     """The JSON object of a request."""
     measured = plain and {
         "tokens_per_second": tokens_per_second(plain),
@@ -167,6 +170,7 @@ def report(pair: Pair, result: Result, plain: Result | None) -> dict[str, object
     return {
         "model": pair.model,
         "drafter": pair.drafter,
+        "notes": notes,
         "text": result.text,
         "tokens": result.tokens,
         "origins": [event.origin for event in result.events],

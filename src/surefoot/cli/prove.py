@@ -12,6 +12,7 @@ import typer
 
 from surefoot.cli.flags import SPECULATIVE, Source, command_of
 from surefoot.cli.pair import Pair
+from surefoot.cli.show import show_notes
 from surefoot.errors import OptionError
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
 from surefoot.prompts import builtin, read
@@ -79,12 +80,15 @@ def command(
     settings = extent.settings(sampling, speculative)
     given = None if extent.prompts is None else read(extent.prompts)
     engine = pair.load(options)
+    if not extent.as_json:
+        show_notes(engine.notes)
     prompts = (builtin(engine.tokenizer) if given is None else given)[: extent.limit]
     proof = prove(engine, prompts, settings, None if extent.as_json else _show)
     if extent.as_json:
-        circumstances = {"model": pair.model, "drafter": pair.drafter, "exact": options.exact, "dtype": options.dtype}
+        named = {"model": pair.model, "drafter": pair.drafter, "notes": engine.notes}
+        modes = {"exact": options.exact, "dtype": options.dtype}
         provenance = Provenance.collect(options.device).as_json()
-        print(json.dumps({**circumstances, **proof.as_json(), "provenance": provenance}))
+        print(json.dumps({**named, **modes, **proof.as_json(), "provenance": provenance}))
     else:
         print(*summary(proof, options), sep="\n")
     return EXIT_CODES[proof.conclusion]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 import typer
@@ -34,6 +35,12 @@ def colored(text: str, origin: Origin) -> str:
 def legend() -> str:
     """What the colours mean."""
     return "  ".join(colored(name, origin) for origin, name in _LEGEND)
+
+
+def show_notes(notes: Sequence[str]) -> None:
+    """Prints on stderr what a user should know about how the models were loaded."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 class Printer:
