@@ -25,6 +25,8 @@ def test_help_exits_with_0_and_names_what_there_is(command: str | None) -> None:
     assert done.exit_code == 0
     for word in COMMANDS if command is None else ("--draft-model", "--num-draft", "--json"):
         assert word in done.output
+    if command == "prove":
+        assert "Exit codes" in done.output
 
 
 def test_the_version_is_the_packages(surefoot_program: Program) -> None:

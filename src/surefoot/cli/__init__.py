@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -28,10 +28,10 @@ def build_app(command: str | None) -> typer.Typer:
     app = typer.Typer(name="surefoot", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback(help="Exact speculative decoding of local language models.")(_version)
     for name, line in COMMANDS.items():
-        run: Callable[..., None] = _unreached
         if name == command:
-            run = importlib.import_module(f"surefoot.cli.{name}").command
-        app.command(name, help=line)(run)
+            app.command(name)(importlib.import_module(f"surefoot.cli.{name}").command)
+        else:
+            app.command(name, help=line)(_unreached)
     return app
 
 

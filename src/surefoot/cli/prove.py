@@ -72,8 +72,7 @@ def command(
 ) -> int:
     """Runs your own pair with and without speculation and compares the tokens.
 
-    Exit codes: 0 identical everywhere; 1 a real divergence; 3 differences, but only near-ties that rounding decided;
-    4 nothing was speculated, so nothing is proved.
+    Exit codes: 0 identical; 1 real divergence; 3 near-ties only; 4 nothing was speculated, so nothing is proved.
     """
     if pair.drafter == "none" or speculative.num_draft == 0:
         raise OptionError("found nothing to speculate with; expected lookup or a draft model, and --num-draft above 0")
