@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from importlib.resources import files
-
 
 EVALUATION = json.loads((files("surefoot") / "pebble" / "evaluation.json").read_text(encoding="utf-8"))
 
@@ -24,4 +24,4 @@ def test_no_two_prompts_overlap() -> None:
         by_file.setdefault(prompt["file"], []).append(prompt["offset"])
     for offsets in by_file.values():
         ordered = sorted(offsets)
-        assert all(after - before >= 160 for before, after in zip(ordered, ordered[1:], strict=False))
+        assert all(after - before >= 160 for before, after in itertools.pairwise(ordered))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from recipes.pebble.prepare import WINDOW, drop_contaminated, window_hashes
 
 
