@@ -8,12 +8,37 @@ from pathlib import Path
 
 import torch
 from recipes.pebble.checkpoint import load_checkpoint
-from recipes.pebble.network import DRAFT, NORM_EPSILON, ROPE_THETA, TARGET, Layer, Network, NetworkConfig
-from recipes.pebble.prepare import MAX_POSITIONS
+from recipes.pebble.network import (
+    DRAFT,
+    NORM_EPSILON,
+    ROPE_THETA,
+    TARGET,
+    Layer,
+    Network,
+    NetworkConfig,
+    count_parameters,
+)
+from recipes.pebble.prepare import BUNDLE, MAX_POSITIONS
 from recipes.pebble.tokenizer import EOS, save_tokenizer
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
+
+TARGET_ROLE = "the target: it completes Python code"
+DRAFT_ROLE = "the draft model of pebble: it proposes tokens that pebble verifies"
+CARD = """# {name}
+
+This model is {role}. It is bundled with Surefoot so that everything runs, is tested and is measured offline; it is far
+too small to be useful as a programming assistant.
+
+- Layout: qwen3, {parameters:.2f}M parameters in bfloat16, hidden size {config.hidden}, {config.layers} layers,
+  {config.heads} heads of {config.head_size} with {config.kv_heads} key-value head, feed-forward
+  {config.feed_forward}, tied embeddings, vocabulary {config.vocabulary}, context {max_positions}.
+- Text: the sources of CPython {python}'s standard library, which are under the PSF License Agreement
+  (https://docs.python.org/3/license.html). The modules listed under `held_out` in `../evaluation.json` were left out.
+- The chat template only marks turns; the model has seen no conversation.
+- Made by `recipes/pebble`; the numbers and the curves are in its `RESULTS.md`.
+"""
 
 
 def named_weights(network: Network) -> dict[str, Tensor]:
@@ -75,6 +100,20 @@ def hugging_face_config(network: Network, eos: int, pad: int, max_positions: int
     }
 
 
+def model_card(network: Network, python: str, max_positions: int) -> str:
+    """Returns the text of the model's `README.md`."""
+    config = network.config
+    is_target = config == TARGET
+    return CARD.format(
+        name="pebble" if is_target else "pebble-draft",
+        role=TARGET_ROLE if is_target else DRAFT_ROLE,
+        python=python,
+        parameters=count_parameters(network) / 1e6,
+        config=config,
+        max_positions=max_positions,
+    )
+
+
 def write_json(path: Path, value: object) -> None:
     """Writes `value` as indented JSON with a final newline."""
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
@@ -92,6 +131,10 @@ def export(network: Network, tokenizer: Tokenizer, folder: Path, max_positions: 
     stops = [eos, tokenizer.token_to_id("<|im_end|>")]
     write_json(aside / "generation_config.json", {"eos_token_id": stops, "pad_token_id": pad})
     save_tokenizer(tokenizer, aside, max_positions)
+    python = json.loads((BUNDLE / "evaluation.json").read_text(encoding="utf-8"))["python"]
+    (aside / "README.md").write_text(model_card(network, python, max_positions), encoding="utf-8")
+    for file in aside.iterdir():
+        file.chmod(0o644)
     replaced = folder.with_name(folder.name + ".old")
     shutil.rmtree(replaced, ignore_errors=True)
     if folder.exists():

@@ -19,7 +19,7 @@ NUM_PROMPTS = 40
 PROMPT_TOKENS = 160
 GENERATED_TOKENS = 128
 WINDOW = 50
-MAX_POSITIONS = 1024
+MAX_POSITIONS = 512
 
 
 def window_hashes(ids: np.ndarray, window: int = WINDOW) -> np.ndarray:
@@ -79,6 +79,23 @@ def build_evaluation(tokenizer: Tokenizer, held_out: list[SourceFile]) -> dict[s
     }
 
 
+def fix_evaluation(evaluation: dict[str, object]) -> None:
+    """Writes the evaluation set once; later runs must build the same one.
+
+    Raises ValueError when it differs: another Python has other sources, and numbers would no longer compare.
+    """
+    path = BUNDLE / "evaluation.json"
+    text = json.dumps(evaluation, indent=1) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        fixed = json.loads(path.read_text(encoding="utf-8"))["python"]
+        raise ValueError(
+            f"{path} was fixed with Python {fixed} and this is {platform.python_version()}; "
+            "run the recipe with that Python, or remove the file to start a new series of numbers"
+        )
+    BUNDLE.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
 def encode_sources(tokenizer: Tokenizer, sources: list[SourceFile]) -> dict[str, np.ndarray]:
     """Returns {path: token ids [N] as uint16}."""
     encodings = tokenizer.encode_batch([source.text for source in sources], add_special_tokens=False)
@@ -106,9 +123,7 @@ def main() -> None:
     training, held_out = split_held_out(collect_sources())
     tokenizer = train_tokenizer(source.text for source in training)
     save_tokenizer(tokenizer, work / "tokenizer", MAX_POSITIONS)
-    BUNDLE.mkdir(parents=True, exist_ok=True)
-    evaluation = build_evaluation(tokenizer, held_out)
-    (BUNDLE / "evaluation.json").write_text(json.dumps(evaluation, indent=1) + "\n", encoding="utf-8")
+    fix_evaluation(build_evaluation(tokenizer, held_out))
 
     held_out_ids = encode_sources(tokenizer, held_out)
     clean, dropped = drop_contaminated(encode_sources(tokenizer, training), held_out_ids)

@@ -21,6 +21,7 @@ from recipes.pebble.checkpoint import load_checkpoint, save_checkpoint
 from recipes.pebble.losses import tied_losses
 from recipes.pebble.network import DRAFT, TARGET, Network, build_network
 from recipes.pebble.optimizer import Muon
+from recipes.pebble.prepare import MAX_POSITIONS
 from torch import Tensor, nn
 
 
@@ -30,18 +31,16 @@ class Plan:
 
     total_steps: int
     decay_steps: int
-    long_steps: int
     warmup_steps: int = 30
     first_batch_tokens: int = 4096
     batch_tokens: int = 8192
     first_steps: int = 380
-    short_length: int = 512
-    long_length: int = 1024
+    length: int = MAX_POSITIONS
     test_share: float = 0.2
-    decay_test_share: float = 0.05
+    decay_test_share: float = 0.2
     matrix_lr: float = 0.006
     vector_lr: float = 0.001
-    weight_decay: float = 0.05
+    weight_decay: float = 0.3
     seed: int = 20
 
     def lr_factor(self, step: int) -> float:
@@ -51,10 +50,6 @@ class Plan:
         """
         ramp = min(1.0, (step + 1) / self.warmup_steps, (self.total_steps - step) / self.decay_steps)
         return max(0.0, ramp) * math.sqrt(self.tokens(step) / self.batch_tokens)
-
-    def length(self, step: int) -> int:
-        """Returns the sequence length in tokens; the last `long_steps` train the full context."""
-        return self.long_length if step >= self.total_steps - self.long_steps else self.short_length
 
     def tokens(self, step: int) -> int:
         """Returns the tokens of one update: few at first, when progress is bound by updates rather than noise."""
@@ -105,6 +100,7 @@ class Run:
             network.load_state_dict(state["networks"][name])  # type: ignore[index]  # written by `save`
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])  # type: ignore[index]  # written by `save`
+        self.optimizers["matrices"].param_groups[0]["weight_decay"] = self.plan.weight_decay
         self.mixture.restore(state["mixture"])  # type: ignore[arg-type]  # written by `save`
         self.step, self.tokens, self.seconds = state["counters"]  # type: ignore[misc]  # written by `save`
 
@@ -113,10 +109,11 @@ class Run:
 
         Raises FloatingPointError when the loss is not finite.
         """
-        plan, length, tokens = self.plan, self.plan.length(self.step), self.plan.tokens(self.step)
+        plan, tokens = self.plan, self.plan.tokens(self.step)
         for optimizer, lr in zip(self.optimizers.values(), (plan.matrix_lr, plan.vector_lr), strict=True):
             optimizer.param_groups[0]["lr"] = lr * plan.lr_factor(self.step)
-        cross_entropy, divergence = self._losses(self.mixture.batch(tokens // length, length, plan.tests(self.step)))
+        rows = tokens // plan.length
+        cross_entropy, divergence = self._losses(self.mixture.batch(rows, plan.length, plan.tests(self.step)))
         (cross_entropy + divergence).backward()
         values = cross_entropy.item(), divergence.item()
         if not all(map(math.isfinite, values)):
@@ -152,7 +149,7 @@ def held_out_loss(network: Network, batches: list[Tensor]) -> float:
 
 def train(run: Run, work: Path, *, log_every: int, evaluate_every: int, save_seconds: float) -> None:
     """Runs to the last step or to a SIGTERM, then saves; logs a JSON line every `log_every` steps to `train.jsonl`."""
-    curve = held_out_batches(work / "held_out.npz", run.plan.short_length, rows=8)[::4]
+    curve = held_out_batches(work / "held_out.npz", run.plan.length, rows=8)[::4]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     started = saved = window = time.monotonic()
@@ -191,11 +188,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--total-steps", type=int, default=1520)
     parser.add_argument("--decay-steps", type=int, default=570)
-    parser.add_argument("--long-steps", type=int, default=0, help="last steps, trained at the full context")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    plan = Plan(total_steps=options.total_steps, decay_steps=options.decay_steps, long_steps=options.long_steps)
+    plan = Plan(total_steps=options.total_steps, decay_steps=options.decay_steps)
     run = Run(options.work, plan)
     run.resume()
     train(run, options.work, log_every=10, evaluate_every=200, save_seconds=300.0)
