@@ -35,6 +35,8 @@ bench: setup
 	$(BIN)/python -m benchmarks.vs_transformers
 	$(BIN)/python -m benchmarks.acceptance
 	$(BIN)/python -m benchmarks.phases
+	$(BIN)/python -m benchmarks.noise
+	$(BIN)/python -m benchmarks.report
 
 size: setup
 	$(BIN)/python -m tools.size

@@ -74,24 +74,27 @@ def main() -> None:
     """Measures plain, lookup and draft model in one dtype."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=10)
+    parser.add_argument("--target", default="pebble", help="a bundled name or a directory")
+    parser.add_argument("--draft-model", default="pebble-draft", help="a bundled name or a directory")
+    parser.add_argument("--name", default="phases", help="of the result file")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="bfloat16")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     dtype: DTypeName = args.dtype
     prompts = evaluation_prompts(args.limit)
-    drafting = surefoot.load("pebble", "pebble-draft", dtype=dtype)
+    drafting = surefoot.load(args.target, args.draft_model, dtype=dtype)
     assert isinstance(drafting.drafter, DraftModel)
     timed = TimedScore(drafting.drafter.model)
     drafting.drafter = DraftModel(timed)  # type: ignore[arg-type]  # a proxy
-    plain = surefoot.load("pebble", dtype=dtype)
-    lookup = surefoot.load("pebble", "lookup", dtype=dtype)
+    plain = surefoot.load(args.target, dtype=dtype)
+    lookup = surefoot.load(args.target, "lookup", dtype=dtype)
     rows = []
     for name, engine, draft in (("plain", plain, None), ("lookup", lookup, None), ("draft model", drafting, timed)):
         measure(name, engine, draft, prompts[:2])
         rows.append(measure(name, engine, draft, prompts))
         print(rows[-1])
-    print(f"written to {write_result('phases', {'options': vars(args), 'rows': rows})}")
+    print(f"written to {write_result(args.name, {'options': vars(args), 'rows': rows})}")
 
 
 if __name__ == "__main__":

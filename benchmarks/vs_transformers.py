@@ -28,36 +28,34 @@ PAIRS = (("plain", "transformers plain"), ("draft model", "transformers assistan
 Run = Callable[[tuple[int, ...]], Sequence[int]]
 
 
-def our_runs(dtype: DTypeName, max_tokens: int, num_draft: int) -> dict[str, Run]:
+def our_runs(dtype: DTypeName, args: argparse.Namespace) -> dict[str, Run]:
     """Our three ways of decoding."""
-    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-    drafting = SpeculativeOptions(num_draft=num_draft)
+    params = SamplingParams(max_tokens=args.max_tokens, ignore_eos=True)
+    drafting = SpeculativeOptions(num_draft=args.num_draft)
 
     def runner(engine: Engine, options: SpeculativeOptions) -> Run:
         return lambda prompt: engine.generate(prompt, params, speculative=options).tokens
 
     return {
-        "plain": runner(surefoot.load("pebble", dtype=dtype), SpeculativeOptions(num_draft=0)),
-        "draft model": runner(surefoot.load("pebble", "pebble-draft", dtype=dtype), drafting),
-        "lookup": runner(surefoot.load("pebble", "lookup", dtype=dtype), drafting),
+        "plain": runner(surefoot.load(args.target, dtype=dtype), SpeculativeOptions(num_draft=0)),
+        "draft model": runner(surefoot.load(args.target, args.draft_model, dtype=dtype), drafting),
+        "lookup": runner(surefoot.load(args.target, "lookup", dtype=dtype), drafting),
     }
 
 
-def their_runs(dtype: DTypeName, max_tokens: int, num_draft: int) -> dict[str, Run]:
+def their_runs(dtype: DTypeName, args: argparse.Namespace) -> dict[str, Run]:
     """The same three in transformers, with a constant number of drafts and no early end."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(
-            str(files("surefoot") / "pebble" / name), dtype=getattr(torch, dtype)
-        ).eval()
-        for name in ("pebble", "pebble-draft")
+        AutoModelForCausalLM.from_pretrained(_directory(name), dtype=getattr(torch, dtype)).eval()
+        for name in (args.target, args.draft_model)
     )
     for model in (target, draft):
         model.generation_config.eos_token_id = None
-        model.generation_config.num_assistant_tokens = num_draft
+        model.generation_config.num_assistant_tokens = args.num_draft
         model.generation_config.num_assistant_tokens_schedule = "constant"
         model.generation_config.assistant_confidence_threshold = 0.0
 
@@ -66,7 +64,7 @@ def their_runs(dtype: DTypeName, max_tokens: int, num_draft: int) -> dict[str, R
             ids = torch.tensor([prompt])
             with torch.inference_mode():
                 out = target.generate(
-                    ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, **extra
+                    ids, attention_mask=torch.ones_like(ids), max_new_tokens=args.max_tokens, do_sample=False, **extra
                 )
             return out[0, len(prompt) :].tolist()
 
@@ -75,13 +73,18 @@ def their_runs(dtype: DTypeName, max_tokens: int, num_draft: int) -> dict[str, R
     return {
         "transformers plain": runner(),
         "transformers assistant": runner(assistant_model=draft),
-        "transformers lookup": runner(prompt_lookup_num_tokens=num_draft),
+        "transformers lookup": runner(prompt_lookup_num_tokens=args.num_draft),
     }
+
+
+def _directory(name: str) -> str:
+    bundled = files("surefoot") / "pebble" / name
+    return str(bundled) if bundled.is_dir() else name
 
 
 def measure(dtype: DTypeName, prompts: Sequence[tuple[int, ...]], args: argparse.Namespace) -> dict[str, object]:
     """Runs everything interleaved; seconds per prompt are medians over the repeats."""
-    runs = our_runs(dtype, args.max_tokens, args.num_draft) | their_runs(dtype, args.max_tokens, args.num_draft)
+    runs = our_runs(dtype, args) | their_runs(dtype, args)
     names = list(runs)
     for name in names:
         for prompt in prompts[:2]:
@@ -121,6 +124,9 @@ def main() -> None:
     """Measures both dtypes and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=int, default=20, help="prompts of the evaluation set")
+    parser.add_argument("--target", default="pebble", help="a bundled name or a directory")
+    parser.add_argument("--draft-model", default="pebble-draft", help="a bundled name or a directory")
+    parser.add_argument("--name", default="vs_transformers", help="of the result file")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--num-draft", type=int, default=4)
@@ -131,9 +137,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     prompts = evaluation_prompts(args.limit)
     results = [measure(dtype, prompts, args) for dtype in args.dtypes]
-    path = write_result(
-        "vs_transformers", {"task": "pebble evaluation set, T = 0", "options": vars(args), "results": results}
-    )
+    path = write_result(args.name, {"task": "pebble evaluation set, T = 0", "options": vars(args), "results": results})
     for result in results:
         print(json.dumps({"dtype": result["dtype"], "times_faster": result["times_faster"]}, indent=1))
     print(f"written to {path}")

@@ -1,0 +1,131 @@
+"""Writes ``docs/benchmarks.md`` from the JSON in ``results/``: no number stands there that was not measured.
+
+python -m benchmarks.report
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.common import RESULTS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+
+
+HEAD = """# Measurements
+
+Written by `python -m benchmarks.report` from `benchmarks/results/*.json`; do not edit. The JSON holds each run's
+command, versions and hardware. Medians over prompts of medians over repeats; ratios come from one interleaved run;
+seconds are of whole requests, prefill included. The machine is a shared one: trust the ratios, not the milliseconds.
+"""
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def load(name: str) -> dict[str, object]:
+    """One result file."""
+    document: dict[str, object] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return document
+
+
+def circumstances(document: Mapping[str, object]) -> str:
+    """How a result was made, in a line."""
+    run = document["provenance"]
+    assert isinstance(run, dict)
+    packages = ", ".join(f"{name} {version}" for name, version in run["packages"].items())
+    command = " ".join(["python -m benchmarks." + run["command"][0].removesuffix(".py"), *run["command"][1:]])
+    return (
+        f"`{command}`; {run['processor']}, {run['num_cores']} cores, {run['num_threads']} threads; {packages}; "
+        f"{run['finished'][:10]}.\n"
+    )
+
+
+def _spread(values: Mapping[str, float]) -> str:
+    return f"{values['median']:.2f} ({values['min']:.2f} to {values['max']:.2f})"
+
+
+def vs_transformers() -> str:
+    """Speed against the same methods of ``transformers``."""
+    document = load("vs_transformers")
+    parts = ["## Against transformers\n", circumstances(document)]
+    results = document["results"]
+    assert isinstance(results, list)
+    for result in results:
+        rows = [(pair, _spread(values)) for pair, values in result["times_faster"].items()]
+        parts.append(f"### {result['dtype']}\n")
+        parts.append("Times faster, median over prompts (worst to best prompt):\n")
+        parts.append(table(("ours / theirs, or ours / our plain", "times"), rows))
+        same = result["same_tokens_as_our_plain"]
+        rows = [(name, _spread(values), f"{same[name]:.0%}") for name, values in result["tokens_per_second"].items()]
+        parts.append(table(("way of decoding", "tokens per second", "prompts with our plain tokens"), rows))
+    return "\n".join(parts)
+
+
+def acceptance() -> str:
+    """Mean acceptance length on the evaluation set."""
+    document = load("acceptance")
+    rows = document["rows"]
+    assert isinstance(rows, list)
+    body = [
+        (
+            row["drafter"],
+            row["temperature"],
+            row["draft_sampling"] or "-",
+            row["acceptance"],
+            f"{row['mean_acceptance_length']:.2f}",
+            " ".join(f"{share:.2f}" for share in row["accepted_by_position_per_round"]),
+            f"{row['repeated_8_grams']:.1%}",
+        )
+        for row in rows
+    ]
+    header = ("drafter", "T", "guess", "acceptance", "tokens per round", "accepted by position", "repeated 8-grams")
+    note = (
+        "Mean acceptance length counts the target's own token: 1 + accepted / rounds. All 40 prompts of the evaluation "
+        "set, 128 tokens each, 4 drafts a round. Text that repeats itself flatters every drafter, so the share of "
+        "8-grams that occurred before in the same output stands beside each figure.\n"
+    )
+    return "\n".join(["## Acceptance on pebble\n", note, circumstances(document), table(header, body)])
+
+
+def phases() -> str:
+    """Where a round's time goes."""
+    document = load("phases")
+    rows = document["rows"]
+    assert isinstance(rows, list)
+    names = ("draft", "score", "verify", "commit", "observe")
+    body = [
+        (row["drafter"], *(f"{row['shares'][name]:.1%}" for name in names), f"{row['outside_forwards']:.1%}")
+        for row in rows
+    ]
+    note = (
+        "Shares of all rounds' time, greedy. `draft` holds the draft model's forwards; the last column is all that is "
+        "neither the target's forward nor the draft model's.\n"
+    )
+    header = ("drafter", *names, "outside the forwards")
+    return "\n".join(["## Where a round's time goes\n", note, circumstances(document), table(header, body)])
+
+
+def noise() -> str:
+    """What the position noise costs."""
+    document = load("noise")
+    cases = document["by_vocabulary"]
+    assert isinstance(cases, dict)
+    body = [(size, cost["whole_row_us"], cost["support_of_50_us"]) for size, cost in cases.items()]
+    header = ("vocabulary", "whole row, µs", "support of 50 ids, µs")
+    note = "Per position drawn at T > 0. Top-k and top-p leave a small support, and noise is computed for that alone.\n"
+    return "\n".join(["## Position noise\n", note, circumstances(document), table(header, body)])
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, vs_transformers(), acceptance(), phases(), noise()])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
