@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+from surefoot.prompts import evaluation_set
 from surefoot.provenance import Provenance
 
 RESULTS = Path(__file__).parent / "results"
@@ -16,8 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 
 def evaluation_prompts(limit: int | None = None) -> list[tuple[int, ...]]:
     """The token ids of pebble's evaluation prompts."""
-    text = (files("surefoot") / "pebble" / "evaluation.json").read_text(encoding="utf-8")
-    return [tuple(prompt["ids"]) for prompt in json.loads(text)["prompts"][:limit]]
+    return [tuple(ids) for ids, _ in evaluation_set()[:limit]]
 
 
 def timed(run: Callable[[], Sequence[int]]) -> tuple[float, tuple[int, ...]]:

@@ -23,6 +23,12 @@ GENERAL = (
 """Short texts of different kinds, for models of which nothing is known."""
 
 
+def evaluation_set() -> list[tuple[list[int], str]]:
+    """The 40 held-out prompts of the bundled models: ids, and the text they stand for."""
+    evaluation = json.loads(files("surefoot").joinpath("pebble", "evaluation.json").read_text(encoding="utf-8"))
+    return [(list(map(int, prompt["ids"])), str(prompt["text"])) for prompt in evaluation["prompts"]]
+
+
 def builtin(tokenizer: Tokenizer | None) -> list[str | list[int]]:
     """The evaluation set of the bundled models where ``tokenizer`` is theirs, else texts of several kinds.
 
@@ -31,8 +37,7 @@ def builtin(tokenizer: Tokenizer | None) -> list[str | list[int]]:
     """
     if tokenizer is None:
         raise TokenizerError("the model has no tokenizer, and the built-in prompts are text; give prompts as token ids")
-    evaluation = json.loads(files("surefoot").joinpath("pebble", "evaluation.json").read_text(encoding="utf-8"))
-    prompts = [(list(map(int, prompt["ids"])), str(prompt["text"])) for prompt in evaluation["prompts"]]
+    prompts = evaluation_set()
     if all(tokenizer.decode(ids, skip_special_tokens=False) == text for ids, text in prompts):
         return [ids for ids, _ in prompts]
     return list(GENERAL)
