@@ -19,16 +19,16 @@ import torch
 from recipes.pebble.batches import Source
 from recipes.pebble.checkpoint import load_checkpoint, save_checkpoint
 from recipes.pebble.generate import continue_prompts
+from recipes.pebble.losses import tied_distance
 from recipes.pebble.network import DRAFT, TARGET, Network
 from recipes.pebble.optimizer import Muon
 from torch import Tensor
 
 PROMPT_LENGTHS = (32, 96, 160)
 WINDOW = 288
-SAMPLE_ROWS = 128
+SAMPLE_ROWS = 256
 GREEDY_SHARE = 0.25
 TEMPERATURE = 0.8
-CHUNK = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Plan:
     """The schedule; the learning rate falls linearly to zero."""
 
     steps: int
-    rows: int = 16
+    rows: int = 20
     library_rows: int = 8
     variation_share: float = 0.3
     warmup_steps: int = 10
@@ -78,24 +78,6 @@ def sample(target: Network, source: Source, seconds: float, seed: int) -> np.nda
     return np.concatenate(batches)
 
 
-def distillation_loss(p_ND: Tensor, p_VD: Tensor, q_NS: Tensor, q_VS: Tensor, variation: bool) -> Tensor:
-    """Returns the mean distance of the draft's law from the target's, from hidden states and output matrices.
-
-    KL at temperature 1, or the total variation distance at temperature 0.8.
-    """
-    total = torch.zeros(())
-    temperature = TEMPERATURE if variation else 1.0
-    for p_hidden, q_hidden in zip(p_ND.split(CHUNK), q_NS.split(CHUNK), strict=True):
-        with torch.no_grad():
-            log_p = torch.log_softmax((p_hidden @ p_VD.T).float() / temperature, dim=-1)
-        log_q = torch.log_softmax((q_hidden @ q_VS.T).float() / temperature, dim=-1)
-        if variation:
-            total = total + 0.5 * (log_p.exp() - log_q.exp()).abs().sum()
-        else:
-            total = total + (log_p.exp() * (log_p - log_q)).sum()
-    return total / p_ND.shape[0]
-
-
 class Run:
     """The frozen target, the draft, its optimizers and the position in the sampled windows."""
 
@@ -110,11 +92,14 @@ class Run:
         vectors = [weight for weight in self.draft.parameters() if id(weight) not in taken]
         self.optimizers: dict[str, torch.optim.Optimizer] = {
             "matrices": Muon(matrices, lr=plan.matrix_lr, weight_decay=plan.weight_decay),
-            "vectors": torch.optim.AdamW(vectors, lr=plan.vector_lr, betas=(0.9, 0.95), weight_decay=0.0),
+            "vectors": torch.optim.AdamW(vectors, lr=plan.vector_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
         }
         self.sampled = np.load(work / "sampled.npy")
         self.library = Source(work / "code.npz", plan.seed, "library")
-        self.compiled = {"target": torch.compile(self.target), "draft": torch.compile(self.draft)}
+        self.compiled = {
+            "target": torch.compile(self.target, dynamic=False),
+            "draft": torch.compile(self.draft, dynamic=False),
+        }
         self.step = 0
 
     def save(self) -> None:
@@ -157,12 +142,17 @@ class Run:
             optimizer.param_groups[0]["lr"] = lr * plan.lr_factor(self.step)
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
-                p_BTD = self.compiled["target"](ids)
-            q_BTD = self.compiled["draft"](ids)
-            outputs = self.target.embedding.weight.detach(), self.draft.embedding.weight
-            loss = distillation_loss(
-                p_BTD.flatten(0, 1), outputs[0], q_BTD.flatten(0, 1), outputs[1], plan.uses_variation(self.step)
-            )
+                target_BTD = self.compiled["target"](ids)
+            draft_BTS = self.compiled["draft"](ids)
+        variation = plan.uses_variation(self.step)
+        loss = tied_distance(
+            draft_BTS.flatten(0, 1),
+            self.draft.embedding.weight,
+            target_BTD.flatten(0, 1),
+            self.target.embedding.weight.detach(),
+            TEMPERATURE if variation else 1.0,
+            variation,
+        )
         loss.backward()
         if not math.isfinite(loss.item()):
             raise FloatingPointError(f"loss {loss.item()} at step {self.step}; the last checkpoint is sound")

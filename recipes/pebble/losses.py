@@ -1,4 +1,4 @@
-"""Cross entropy of the target and distillation of the draft through tied output matrices, chunk by chunk.
+"""Cross entropy of the target and distances of the draft from it through tied output matrices, chunk by chunk.
 
 The gradients with respect to the logits have closed forms, so each chunk's logits are formed once and dropped.
 Shape suffixes: N tokens, D hidden (target), S hidden (draft), V vocabulary.
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 CHUNK = 2048
+NUM_CHUNKS = 4
 DRAFT_CE_SHARE = 0.1
 
 
@@ -77,5 +78,61 @@ def tied_losses(
     """
     result: tuple[Tensor, Tensor] = TiedLosses.apply(
         target_ND, target_VD, draft_NS, draft_VS, labels_N, compiled_logit_gradients
+    )
+    return result
+
+
+def _distance_gradient(
+    target_NV: Tensor, draft_NV: Tensor, temperature: float, variation: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns (sum of the distances of the draft's law from the target's, its gradient by the draft's logits)."""
+    log_p = torch.log_softmax(target_NV.float() / temperature, dim=-1)
+    log_q = torch.log_softmax(draft_NV.float() / temperature, dim=-1)
+    p, q = log_p.exp(), log_q.exp()
+    if variation:
+        slope = 0.5 * torch.sign(q - p)
+        gradient = q * (slope - (q * slope).sum(dim=-1, keepdim=True)) / temperature
+        return 0.5 * (p - q).abs().sum(), gradient.bfloat16()
+    return (p * (log_p - log_q)).sum(), ((q - p) / temperature).bfloat16()
+
+
+class TiedDistance(torch.autograd.Function):
+    """Mean distance of the draft's law from a frozen target's: KL, or the total variation distance."""
+
+    @staticmethod
+    def forward(ctx, draft_NS, draft_VS, target_ND, target_VD, temperature, variation, gradients):  # type: ignore[no-untyped-def]
+        count = draft_NS.shape[0]
+        draft_NS, draft_VS = draft_NS.bfloat16(), draft_VS.bfloat16()
+        target_ND, target_VD = target_ND.bfloat16(), target_VD.bfloat16()
+        grad_hidden, grad_output = [], torch.zeros_like(draft_VS, dtype=torch.float32)
+        total = torch.zeros(())
+        for draft_rows, target_rows in zip(draft_NS.chunk(NUM_CHUNKS), target_ND.chunk(NUM_CHUNKS), strict=True):
+            distance, grad = gradients(target_rows @ target_VD.T, draft_rows @ draft_VS.T, temperature, variation)
+            total += distance
+            grad_hidden.append(grad @ draft_VS)
+            grad_output += grad.T @ draft_rows
+        ctx.save_for_backward(torch.cat(grad_hidden), grad_output)
+        ctx.count = count
+        return total / count
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        hidden, output = ctx.saved_tensors
+        scale = grad / ctx.count
+        return hidden.float() * scale, output * scale, None, None, None, None, None
+
+
+compiled_distance_gradient = torch.compile(_distance_gradient, dynamic=False)
+
+
+def tied_distance(
+    draft_NS: Tensor, draft_VS: Tensor, target_ND: Tensor, target_VD: Tensor, temperature: float, variation: bool
+) -> Tensor:
+    """Returns the mean distance per token of the draft from the target at `temperature`; only the draft gets gradients.
+
+    `variation` selects the total variation distance, otherwise it is KL(target, draft) in nats.
+    """
+    result: Tensor = TiedDistance.apply(
+        draft_NS, draft_VS, target_ND, target_VD, temperature, variation, compiled_distance_gradient
     )
     return result
