@@ -122,9 +122,32 @@ def noise() -> str:
     return "\n".join(["## Position noise\n", note, circumstances(document), table(header, body)])
 
 
+def proofs() -> str:
+    """What ``surefoot prove`` said of the bundled pairs."""
+    rows = []
+    for path in sorted(RESULTS.glob("prove_*.json")):
+        proof = load(path.stem)
+        cases = proof["cases"]
+        assert isinstance(cases, list)
+        _, drafter, dtype = path.stem.split("_")
+        for temperature in sorted({case["temperature"] for case in cases}):
+            chosen = [case for case in cases if case["temperature"] == temperature]
+            same = sum(case["outcome"] == "identical" for case in chosen)
+            tokens, accepted, fallbacks = (
+                sum(case[key] for case in chosen) for key in ("num_tokens", "accepted", "fallbacks")
+            )
+            rows.append((drafter, dtype, temperature, f"{same} of {len(chosen)}", tokens, accepted, fallbacks))
+    note = (
+        "`surefoot prove pebble --json` with `--method lookup` or `--draft-model pebble-draft`, `--dtype` float32 or "
+        'bfloat16, `exact="require"`, 128 tokens of each prompt of the evaluation set, 4 drafts a round.\n'
+    )
+    header = ("drafter", "dtype", "T", "identical answers", "tokens", "drafts accepted", "fallbacks")
+    return "\n".join(["## Proofs\n", note, table(header, rows)])
+
+
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, vs_transformers(), acceptance(), phases(), noise()])
+    return "\n".join([HEAD, proofs(), vs_transformers(), acceptance(), phases(), noise()])
 
 
 if __name__ == "__main__":
