@@ -1,7 +1,7 @@
 """Finishes the draft on what it will meet: the target's own continuations, mixed with library text.
 
     python -m recipes.pebble.distill --work /path/to/work --sample
-    python -m recipes.pebble.distill --work /path/to/work --steps 400
+    python -m recipes.pebble.distill --work /path/to/work --steps 700
 
 The first command samples the continuations, the second trains on them. The loss is the KL divergence from the target,
 then, over the last part, the total variation distance: one minus it is the acceptance of an ideal coupling.
@@ -185,8 +185,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Distil pebble-draft on the target's own text.")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--sample", action="store_true", help="sample the continuations, do not train")
-    parser.add_argument("--sample-seconds", type=float, default=240.0)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--sample-seconds", type=float, default=190.0)
+    parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

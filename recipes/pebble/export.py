@@ -28,12 +28,13 @@ TARGET_ROLE = "the target: it completes Python code"
 DRAFT_ROLE = "the draft model of pebble: it proposes tokens that pebble verifies"
 CARD = """# {name}
 
-This model is {role}. It is bundled with Surefoot so that everything runs, is tested and is measured offline; it is far
-too small to be useful as a programming assistant.
+This model is {role}.
+It is bundled with Surefoot so that everything runs, is tested and is measured offline; it is far too small to be useful
+as a programming assistant.
 
 - Layout: qwen3, {parameters:.2f}M parameters in bfloat16, hidden size {config.hidden}, {config.layers} layers,
-  {config.heads} heads of {config.head_size} with {config.kv_heads} key-value head, feed-forward
-  {config.feed_forward}, tied embeddings, vocabulary {config.vocabulary}, context {max_positions}.
+  {config.heads} query heads and {config.kv_heads} key-value head of {config.head_size},
+  feed-forward {config.feed_forward}, tied embeddings, vocabulary {config.vocabulary}, context {max_positions}.
 - Text: the sources of CPython {python}'s standard library, which are under the PSF License Agreement
   (https://docs.python.org/3/license.html). The modules listed under `held_out` in `../evaluation.json` were left out.
 - The chat template only marks turns; the model has seen no conversation.

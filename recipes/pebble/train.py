@@ -1,6 +1,6 @@
 """Trains the target and, in the same steps, the draft that is distilled from it.
 
-    python -m recipes.pebble.train --work /path/to/work --total-steps 1520
+    python -m recipes.pebble.train --work /path/to/work --total-steps 1920
 
 Resumes from the last checkpoint in the work folder. `--total-steps` may change on the way: the learning rate decays
 linearly to zero over the last `--decay-steps` of them. SIGTERM ends the run after a step and saves.
@@ -186,8 +186,8 @@ def main() -> None:
     """Parses the options and trains."""
     parser = argparse.ArgumentParser(description="Train pebble's target and draft.")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--total-steps", type=int, default=1520)
-    parser.add_argument("--decay-steps", type=int, default=570)
+    parser.add_argument("--total-steps", type=int, default=1920)
+    parser.add_argument("--decay-steps", type=int, default=960)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
