@@ -1,4 +1,4 @@
-"""Writes ``docs/benchmarks.md`` from the JSON in ``results/``: no number stands there that was not measured.
+"""Writes ``docs/benchmarks.md``, and a table of the recipe's results, from ``results/``: no number there was not measured.
 
 python -m benchmarks.report
 """
@@ -11,7 +11,10 @@ from pathlib import Path
 
 from benchmarks.common import RESULTS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+PEBBLE = ROOT / "recipes" / "pebble" / "RESULTS.md"
+_BEGIN, _END = "<!-- engine -->", "<!-- /engine -->"
 
 
 HEAD = """# Measurements
@@ -67,9 +70,8 @@ def vs_transformers() -> str:
     return "\n".join(parts)
 
 
-def acceptance() -> str:
-    """Mean acceptance length on the evaluation set."""
-    document = load("acceptance")
+def acceptance_table(document: Mapping[str, object]) -> str:
+    """A row for each drafter, temperature, guess and rule."""
     rows = document["rows"]
     assert isinstance(rows, list)
     body = [
@@ -85,12 +87,25 @@ def acceptance() -> str:
         for row in rows
     ]
     header = ("drafter", "T", "guess", "acceptance", "tokens per round", "accepted by position", "repeated 8-grams")
+    return table(header, body)
+
+
+def acceptance() -> str:
+    """Mean acceptance length on the evaluation set."""
+    document = load("acceptance")
     note = (
         "Mean acceptance length counts the target's own token: 1 + accepted / rounds. All 40 prompts of the evaluation "
         "set, 128 tokens each, 4 drafts a round. Text that repeats itself flatters every drafter, so the share of "
         "8-grams that occurred before in the same output stands beside each figure.\n"
     )
-    return "\n".join(["## Acceptance on pebble\n", note, circumstances(document), table(header, body)])
+    return "\n".join(["## Acceptance on pebble\n", note, circumstances(document), acceptance_table(document)])
+
+
+def pebble_results() -> str:
+    """The recipe's results page with the engine's table in its place."""
+    before, _, rest = PEBBLE.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n{acceptance_table(load('acceptance'))}{_END}{after}"
 
 
 def phases() -> str:
@@ -152,3 +167,4 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    PEBBLE.write_text(pebble_results(), encoding="utf-8")

@@ -42,6 +42,7 @@ class Tokenizer:
         self.core = core
         self.chat_template = chat_template
         self.decoder_steps = _decoder_steps(core)
+        self._token_bytes: dict[int, bytes] = {}
         added = core.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, details in added.items() if details.special)
         self.vocab_size = 1 + max(core.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -87,6 +88,12 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes ``token`` stands for in the middle of a text; empty for an id the vocabulary does not have."""
+        known = self._token_bytes.get(token)
+        if known is None:
+            known = self._token_bytes[token] = self._spelled_bytes(token)
+        return known
+
+    def _spelled_bytes(self, token: int) -> bytes:
         piece = self.piece(token)
         if piece is None:
             return b""

@@ -39,7 +39,10 @@ def verify(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
 def _walk_greedy(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
     """One argmax over all rows and one transfer of drafts and draws together."""
     drawn = sampler.draw_rows(logits)
-    tokens, draws = torch.stack((tree.tokens.to(drawn.device), drawn)).tolist()
+    if drawn.device.type == "cpu":
+        tokens, draws = host_tokens(tree.tokens), drawn.tolist()
+    else:
+        tokens, draws = torch.stack((tree.tokens.to(drawn.device), drawn)).tolist()
 
     def draw(node: int, prefix: Sequence[int]) -> int:
         token: int = draws[node]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks.report import PAGE, page
+from benchmarks.report import PAGE, PEBBLE, page, pebble_results
 
 
 def test_the_page_is_what_the_results_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python -m benchmarks.report"
+
+
+def test_the_engines_table_in_the_recipes_results_is_what_the_results_say() -> None:
+    assert PEBBLE.read_text(encoding="utf-8") == pebble_results(), "run python -m benchmarks.report"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -94,11 +95,14 @@ class RequestSampler:
         A row with NaN, +inf, or nothing but -inf gives ``UNDRAWABLE``: the caller's one transfer tells it, and only
         rows the target walks to matter.
         """
-        rows = logits.detach()[:, : self._vocab_size]
+        rows = logits if logits.shape[1] <= self._vocab_size else logits[:, : self._vocab_size]
         if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
-            array = rows.numpy()  # numpy's argmax of a few rows is several times faster than torch's
+            # Between two forwards every further library call is a cold one: numpy's argmax, and plain Python after it.
+            array = rows.numpy(force=True)
             picked = array.argmax(axis=1)
-            picked[~np.isfinite(array[np.arange(len(picked)), picked])] = UNDRAWABLE
+            for row, token in enumerate(picked.tolist()):
+                if not math.isfinite(array.item(row, token)):
+                    picked[row] = UNDRAWABLE
             return torch.from_numpy(picked)
         best, tokens = rows.max(dim=1)  # NaN counts as the largest, so a row with one has a best that is not finite
         return torch.where(best.isfinite(), tokens, UNDRAWABLE)
