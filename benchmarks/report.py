@@ -1,4 +1,4 @@
-"""Writes ``docs/benchmarks.md``, and a table of the recipe's results, from ``results/``: no number there was not measured.
+"""Writes the measurements in the documents from ``results/``: no number there that was not measured.
 
 python -m benchmarks.report
 """
