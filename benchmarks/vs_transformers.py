@@ -13,7 +13,6 @@ import argparse
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from statistics import median
 
 import torch
@@ -21,6 +20,7 @@ import torch
 import surefoot
 from benchmarks.common import evaluation_prompts, rotated, spread, timed, write_result
 from surefoot.engine import Engine
+from surefoot.loading import bundled
 from surefoot.options import DTypeName, SamplingParams, SpeculativeOptions
 
 PAIRS = (("plain", "transformers plain"), ("draft model", "transformers assistant"), ("lookup", "transformers lookup"))
@@ -50,7 +50,7 @@ def their_runs(dtype: DTypeName, args: argparse.Namespace) -> dict[str, Run]:
 
     logging.set_verbosity_error()
     target, draft = (
-        AutoModelForCausalLM.from_pretrained(_directory(name), dtype=getattr(torch, dtype)).eval()
+        AutoModelForCausalLM.from_pretrained(bundled().get(name, name), dtype=getattr(torch, dtype)).eval()
         for name in (args.target, args.draft_model)
     )
     for model in (target, draft):
@@ -75,11 +75,6 @@ def their_runs(dtype: DTypeName, args: argparse.Namespace) -> dict[str, Run]:
         "transformers assistant": runner(assistant_model=draft),
         "transformers lookup": runner(prompt_lookup_num_tokens=args.num_draft),
     }
-
-
-def _directory(name: str) -> str:
-    bundled = files("surefoot") / "pebble" / name
-    return str(bundled) if bundled.is_dir() else name
 
 
 def measure(dtype: DTypeName, prompts: Sequence[tuple[int, ...]], args: argparse.Namespace) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from surefoot.control.policy import FixedPolicy
-from surefoot.decode import Decoding, Verify
+from surefoot.decode import Decoding
 from surefoot.drafters.lookup import Lookup
 from surefoot.drafters.none import NoDrafts
 from surefoot.errors import OptionError, PromptError, TokenizerError
@@ -126,7 +126,7 @@ class Engine:
             sampler=sampler,
             stops=stops,
             policy=FixedPolicy(speculative.num_draft),
-            verify=_VERIFY[rejecting],
+            verify=verify_reject if rejecting else verify,
             vocab_size=self.target.vocab_size,
         )
         return Stream(Request(prompt=tokens, seed=seed, target=self.target, stops=stops, decoding=decoding))
@@ -193,9 +193,6 @@ class Engine:
                 raise OptionError(
                     f"{option} names id {wrong[0]}; the vocabulary has ids 0 to {self.target.vocab_size - 1}"
                 )
-
-
-_VERIFY: dict[bool, Verify] = {False: verify, True: verify_reject}
 
 
 def _as_ids(ids: Sequence[object]) -> Tokens:

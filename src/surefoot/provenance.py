@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from dataclasses import asdict, dataclass
@@ -47,7 +48,7 @@ class Provenance:
             python=platform.python_version(),
             packages=_installed(),
             processor=_processor(),
-            num_cores=_num_cores(),
+            num_cores=os.cpu_count() or torch.get_num_threads(),
             num_threads=torch.get_num_threads(),
             device=device,
             finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -78,11 +79,3 @@ def _processor() -> str:
     flags = facts.get("flags", "").split()
     vectors = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     return " ".join([facts.get("model name", platform.machine()), *vectors])
-
-
-def _num_cores() -> int:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return torch.get_num_threads()
-    return text.count("processor\t:") or torch.get_num_threads()
