@@ -129,6 +129,52 @@ def test_between_rounds_and_inside_them_other_things_are_allowed() -> None:
     assert cache.length == 1
 
 
+def test_forks_of_forks_go_their_own_ways() -> None:
+    first = small_cache()
+    numbered(first, (-1, 0, 1))
+    first.commit((0, 1, 2))
+    second = first.fork(4)
+    second.truncate(2)
+    third = second.fork(6)
+    numbered(third, (-1, 0, 0, 2))
+    third.commit((0, 2, 3))
+    numbered(first, (-1,))
+    first.rollback()
+    assert row_numbers(first) == [[0, 1, 2]] * 4
+    assert row_numbers(second) == [[0, 1]] * 4
+    assert row_numbers(third) == [[0, 1, 2, 4, 5]] * 4
+    assert [cache.capacity for cache in (first, second, third)] == [8, 4, 6]
+
+
+def test_a_fork_needs_a_closed_round_and_room_for_what_is_committed() -> None:
+    cache = small_cache()
+    assert cache.fork(1).length == 0
+    numbered(cache, (-1, 0, 1))
+    with pytest.raises(CacheError, match="fork while a round of 3 nodes is open"):
+        cache.fork(8)
+    cache.commit((0, 1, 2))
+    for capacity in (2, 0, -1, True, 8.0):
+        with pytest.raises(CapacityError):
+            cache.fork(capacity)  # type: ignore[arg-type]
+    assert cache.fork(3).length == 3
+
+
+def test_a_cache_has_room_for_its_length_and_what_is_spare() -> None:
+    model = make_model("llama", num_hidden_layers=1)
+    assert (model.new_cache(5).capacity, model.new_cache(5, spare=3).capacity) == (5, 8)
+    for wrong in ({"length": 0}, {"length": 2, "spare": -1}, {"length": True}, {"length": 2, "spare": 1.0}):
+        with pytest.raises(CapacityError):
+            model.new_cache(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_model_serves_its_own_caches_and_their_forks_alone() -> None:
+    model, other = (make_model("llama", num_hidden_layers=1, seed=seed) for seed in (0, 1))
+    cache = model.new_cache(4)
+    assert model.serves(cache, 4)
+    assert model.serves(cache.fork(9), 9)
+    assert not other.serves(cache, 4)
+
+
 def test_an_interrupted_commit_breaks_the_cache_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -144,6 +190,7 @@ def test_an_interrupted_commit_breaks_the_cache_for_good(monkeypatch: pytest.Mon
     uses = (
         lambda: cache.commit((0,)),
         lambda: cache.truncate(0),
+        lambda: cache.fork(16),
         lambda: model.score([(TREE, cache)], NOTHING),
         lambda: model.prefill([1], cache, NOTHING),
     )

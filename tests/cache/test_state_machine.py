@@ -64,13 +64,18 @@ def from_scratch(kind: str, tokens: tuple[int, ...]) -> tuple[torch.Tensor, torc
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """One sequence: ``kept`` are the tokens that should be committed, ``tokens`` and ``parents`` the open round."""
+    """One sequence at a time: ``kept`` are the tokens that should be committed, ``tokens`` and ``parents`` the open
+    round.
+
+    ``resting`` are forks, and caches that were forked, each with the tokens it should go on holding.
+    """
 
     @initialize(kind=st.sampled_from(sorted(KINDS)), prefill_chunk=st.sampled_from([1, 3, 512]))
     def start(self, kind: str, prefill_chunk: int) -> None:
         self.kind, self.model = kind, model_of(kind, prefill_chunk)
         self.cache = self.model.new_cache(CAPACITY)
         self.kept: list[int] = []
+        self.resting: list[tuple[KVCache, tuple[int, ...]]] = []
         self.forget()
 
     def forget(self) -> None:
@@ -78,7 +83,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.parents: list[int] = []
 
     def room(self) -> int:
-        return CONTEXT - len(self.kept) - len(self.parents)
+        return min(CONTEXT, self.cache.capacity) - len(self.kept) - len(self.parents)
 
     def check_node(self, node: int, logits: torch.Tensor) -> None:
         path = [self.tokens[step] for step in path_to(self.parents, node)]
@@ -131,6 +136,24 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.truncate(length)
         del self.kept[length:]
 
+    @precondition(lambda self: not self.parents and len(self.resting) < 3)
+    @rule(data=st.data(), stays=st.booleans())
+    def fork(self, data: st.DataObject, stays: bool) -> None:
+        """Goes on with one of the two and lets the other rest."""
+        capacity = data.draw(st.integers(max(len(self.kept), 1), CAPACITY))
+        pair = [self.cache, self.cache.fork(capacity)]
+        assert pair[1].capacity == capacity
+        self.cache, rests = pair if stays else reversed(pair)
+        self.resting.append((rests, tuple(self.kept)))
+
+    @precondition(lambda self: not self.parents and self.resting)
+    @rule(data=st.data())
+    def switch(self, data: st.DataObject) -> None:
+        """Goes on with a cache that was resting."""
+        cache, kept = self.resting.pop(data.draw(st.integers(0, len(self.resting) - 1)))
+        self.resting.append((self.cache, tuple(self.kept)))
+        self.cache, self.kept = cache, list(kept)
+
     @rule(data=st.data())
     def be_refused(self, data: st.DataObject) -> None:
         """Calls that must fail change nothing; the invariants and later rules see to that."""
@@ -144,6 +167,7 @@ class CacheMachine(RuleBasedStateMachine):
             (SurefootError, lambda: self.model.score([(too_long, self.cache)], NOTHING)),
             (CacheError, lambda: self.cache.commit([len(self.parents)])),
             (CacheError, lambda: self.cache.truncate(len(self.kept) + 1)),
+            (CacheError, lambda: self.cache.fork(CAPACITY if self.parents else len(self.kept) - 1)),
             (SurefootError, lambda: self.model.prefill([0] * 99, self.cache, NOTHING)),
         ]
         error, call = data.draw(st.sampled_from(calls))
@@ -167,9 +191,11 @@ class CacheMachine(RuleBasedStateMachine):
         if not hasattr(self, "cache"):
             return
         assert (self.cache.length, self.cache.num_open) == (len(self.kept), len(self.parents))
-        if self.kept:
-            rows = torch.stack(self.cache.rows_to_read(0, len(self.kept)))
-            assert (rows - from_scratch(self.kind, tuple(self.kept))[1]).abs().max() < TOLERANCE
+        for cache, kept in ((self.cache, tuple(self.kept)), *self.resting):
+            assert cache.length == len(kept)
+            if kept:
+                rows = torch.stack(cache.rows_to_read(0, len(kept)))
+                assert (rows - from_scratch(self.kind, kept)[1]).abs().max() < TOLERANCE
 
 
 def run(max_examples: int, steps: int = 30) -> None:
@@ -228,6 +254,29 @@ class TestTheMachineSees:
 
     def test_a_path_that_is_not_moved(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(KVCache, "_move", lambda self, nodes, start: None)
+        self.breaks()
+
+    def test_a_fork_that_shares_its_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        right = KVCache.fork
+
+        def sharing(self: KVCache, capacity: int) -> KVCache:
+            other = right(self, capacity)
+            if capacity <= self.capacity:
+                other._rows_LKCD = self._rows_LKCD
+            return other
+
+        monkeypatch.setattr(KVCache, "fork", sharing)
+        self.breaks()
+
+    def test_a_fork_without_its_last_row(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        right = KVCache.fork
+
+        def one_less(self: KVCache, capacity: int) -> KVCache:
+            other = right(self, capacity)
+            other._rows_LKCD[:, :, max(self.length - 1, 0) :] = 0
+            return other
+
+        monkeypatch.setattr(KVCache, "fork", one_less)
         self.breaks()
 
     def test_a_window_one_too_wide(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,18 @@ class Transaction:
             raise CacheError(f"truncate to {length!r} of {self.length} tokens; expected 0 to {self.length}")
         self.length = length
 
+    def fork(self, capacity: int) -> Transaction:
+        """A transaction of its own with the same committed tokens, for at most ``capacity``."""
+        self.require_closed("fork")
+        other = Transaction(capacity)
+        if capacity < self.length:
+            raise CapacityError(
+                f"a fork for {capacity} tokens was asked of a cache that holds {self.length}; expected at least "
+                f"{self.length}. Ask for more, or truncate first"
+            )
+        other.length = self.length
+        return other
+
 
 def _wrong_parent(node: int, parent: int) -> str:
     if node == 0:

@@ -78,6 +78,27 @@ class KVCache:
         """Goes back to an earlier committed length, between rounds."""
         self.transaction.truncate(length)
 
+    def fork(self, capacity: int) -> KVCache:
+        """A cache of its own with the same committed tokens, between rounds; what befalls one never shows in the other.
+
+        Raises:
+            CacheError: a round is open, or the cache is broken.
+            CapacityError: ``capacity`` is less than :attr:`length`.
+        """
+        transaction = self.transaction.fork(capacity)
+        doubled_layers, num_kv_heads, _, head_dim = self._rows_LKCD.shape
+        other = KVCache(
+            owner=self.owner,
+            capacity=capacity,
+            num_layers=doubled_layers // 2,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            like=self._rows_LKCD,
+        )
+        other._rows_LKCD.narrow(2, 0, self.length).copy_(self._rows_LKCD.narrow(2, 0, self.length))
+        other.transaction = transaction
+        return other
+
     def _move(self, nodes: Sequence[int], start: int) -> None:
         with torch.inference_mode():  # the cache may have been made in inference mode, and is then written only there
             rows = torch.tensor(nodes, device=self._rows_LKCD.device) + self.length

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from surefoot.cache.kv import KVCache
-from surefoot.errors import LoadError, TargetError
+from surefoot.errors import CapacityError, LoadError, TargetError
 from surefoot.models.calls import check_capture, check_rounds, check_tokens, own_cache
 from surefoot.models.config import DecoderConfig
 from surefoot.models.forward import Forward, Span
@@ -144,16 +144,28 @@ class DecoderModel(nn.Module):
         """Whether the self-test found a row's bits independent of the rows beside it."""
         return self._strict
 
-    def new_cache(self, capacity: int) -> KVCache:
-        """An empty cache for one sequence of at most ``capacity`` tokens, tentative ones included."""
+    def new_cache(self, length: int, *, spare: int = 0) -> KVCache:
+        """An empty cache for one sequence of at most ``length`` tokens, with room for ``spare`` tentative ones beyond.
+
+        Raises:
+            CapacityError: ``length`` is less than 1 or ``spare`` less than 0.
+        """
+        for name, count, least in (("length", length, 1), ("spare", spare, 0)):
+            if not isinstance(count, int) or isinstance(count, bool) or count < least:
+                raise CapacityError(f"a cache with {name} {count!r} was asked for; expected an integer from {least} up")
         return KVCache(
             owner=self,
-            capacity=capacity,
+            capacity=length + spare,
             num_layers=self._config.num_layers,
             num_kv_heads=self._config.num_kv_heads,
             head_dim=self._config.head_dim,
             like=torch.empty(0, dtype=self._ready().cache_dtype, device=self.device),
         )
+
+    def serves(self, cache: Cache, length: int) -> bool:
+        """Whether the cache's committed rows are those of a sequence of at most ``length`` tokens: its own caches' are,
+        whatever the length."""
+        return isinstance(cache, KVCache) and cache.owner is self
 
     def prefill(self, tokens: Sequence[int], cache: Cache, capture: Capture) -> Iterator[tuple[Tokens, TargetOutput]]:
         """Feeds committed tokens chunk by chunk; the last output carries the last row's logits.
