@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from tests.factories import make_model
 
 from surefoot.cache.kv import KVCache
-from surefoot.errors import CacheError, SurefootError, TargetError
+from surefoot.errors import CacheError, CapacityError, SurefootError, TargetError
 from surefoot.models import forward
 from surefoot.models.decoder import DecoderModel
 from surefoot.ops import attention
@@ -158,12 +158,13 @@ class CacheMachine(RuleBasedStateMachine):
     def be_refused(self, data: st.DataObject) -> None:
         """Calls that must fail change nothing; the invariants and later rules see to that."""
         too_long = DraftTree(tokens=torch.zeros(99, dtype=torch.int64), parents=tuple(range(-1, 98)))
+        wrong_or_full = (TargetError, CapacityError)
         calls = [
             (
-                TargetError,
+                wrong_or_full,
                 lambda: self.model.score([(DraftTree(tokens=torch.tensor([1]), parents=(99,)), self.cache)], NOTHING),
             ),
-            (TargetError, lambda: self.model.score([(chain([VOCAB]), self.cache)], NOTHING)),
+            (wrong_or_full, lambda: self.model.score([(chain([VOCAB]), self.cache)], NOTHING)),
             (SurefootError, lambda: self.model.score([(too_long, self.cache)], NOTHING)),
             (CacheError, lambda: self.cache.commit([len(self.parents)])),
             (CacheError, lambda: self.cache.truncate(len(self.kept) + 1)),
