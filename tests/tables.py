@@ -41,6 +41,13 @@ class TableCache:
         assert 0 <= length <= len(self.tokens)
         del self.tokens[length:]
 
+    def fork(self, capacity: int) -> TableCache:
+        assert not self.open_tokens
+        assert len(self.tokens) <= capacity
+        copy = TableCache(capacity)
+        copy.tokens = list(self.tokens)
+        return copy
+
 
 class TableTarget:
     """Logits by context: ``scale`` spreads them, ``seed`` chooses the table, only the last ``order`` tokens count.
@@ -74,17 +81,24 @@ class TableTarget:
         generator = torch.Generator().manual_seed(int.from_bytes(key[:6], "big"))
         return torch.randn(self.vocab_size, generator=generator, dtype=torch.float64) * self.scale
 
-    def new_cache(self, capacity: int) -> TableCache:
-        return TableCache(capacity)
+    def new_cache(self, length: int, *, spare: int = 0) -> TableCache:
+        return TableCache(length + spare)
+
+    def serves(self, cache: TableCache, length: int) -> bool:
+        return True
 
     def prefill(
         self, tokens: Sequence[int], cache: TableCache, capture: Capture
     ) -> Iterator[tuple[Tokens, TargetOutput]]:
         for start in range(0, len(tokens), 3):
             chunk = tuple(tokens[start : start + 3])
+            before = list(cache.tokens)
             cache.tokens += chunk
+            assert len(cache.tokens) <= cache.capacity
+            rows = [self.row([*before, *chunk[: i + 1]]) for i in range(len(chunk))]
             last = start + 3 >= len(tokens)
-            yield chunk, TargetOutput(logits=self.row(cache.tokens)[None] if last else None)
+            logits = torch.stack(rows) if capture.logits else rows[-1][None] if last else None
+            yield chunk, TargetOutput(logits=logits)
 
     def score(self, rounds: Sequence[tuple[DraftTree, TableCache]], capture: Capture) -> list[TargetOutput]:
         self.num_forwards += 1

@@ -10,7 +10,7 @@ from tests.tables import TableCache, TableTarget
 
 from surefoot import Engine, SamplingParams, SpeculativeOptions
 from surefoot.control.policy import FixedPolicy
-from surefoot.decode import Decoding, advance
+from surefoot.decode import Decoding, advance, prefill
 from surefoot.drafters.lookup import Lookup
 from surefoot.drafters.none import NoDrafts
 from surefoot.errors import SamplingError, TargetError
@@ -86,7 +86,7 @@ def test_a_verdict_from_the_wrong_rows_is_seen() -> None:
     guesser = Guesser(oracle(plain, len(PROMPT)))
     decoding, _, stops = decoding_for(target, guesser, params)
     decoding.verify = lambda tree, logits, sampler: verify(tree, logits[:1].expand_as(logits), sampler)
-    decoding.prefill(target, PROMPT)
+    prefill(target, PROMPT, [decoding])
     while decoding.finish_reason is None:
         advance(target, [decoding])
     assert tuple(emitted(stops)) != plain
@@ -98,7 +98,7 @@ def test_invariants_hold_after_every_round(temperature: float) -> None:
     plain = plain_tokens(target, params)
     guesser = Guesser(half_right([*plain, *[0] * 8], len(PROMPT), target.vocab_size))
     decoding, cache, stops = decoding_for(target, guesser, params)
-    decoding.prefill(target, PROMPT)
+    prefill(target, PROMPT, [decoding])
     accepted, paths = set(), set()
     while decoding.finish_reason is None:
         (verdict,) = advance(target, [decoding])
@@ -128,7 +128,7 @@ def test_another_drafters_tree_is_observed_like_ones_own() -> None:
     target, params = TableTarget(), params_at(0.0)
     plain = plain_tokens(target, params)
     decoding, _, stops = decoding_for(target, Guesser(lambda context: []), params)
-    decoding.prefill(target, PROMPT)
+    prefill(target, PROMPT, [decoding])
     other = oracle([*plain, *[0] * 8], len(PROMPT), depth=2)
     while decoding.finish_reason is None:
         count = min(2, decoding.stops.remaining - 1)
@@ -286,7 +286,7 @@ def test_several_sequences_share_forwards_and_each_equals_itself_alone(temperatu
         for i, (prompt, p, tokens) in enumerate(zip(prompts, params, alone, strict=True))
     ]
     for (decoding, _, _), prompt in zip(made, prompts, strict=True):
-        decoding.prefill(target, prompt)
+        prefill(target, prompt, [decoding])
     forwards = target.num_forwards
     rounds = 0
     while running := [decoding for decoding, _, _ in made if decoding.finish_reason is None]:
@@ -303,7 +303,7 @@ def test_one_failing_sequence_does_not_disturb_the_others() -> None:
     alone = [plain_tokens(target, params, prompt) for prompt in prompts]
     made = [decoding_for(target, NoDrafts(), params, prompt) for prompt in prompts]
     for (decoding, _, _), prompt in zip(made, prompts, strict=True):
-        decoding.prefill(target, prompt)
+        prefill(target, prompt, [decoding])
 
     def no_token(*_: object) -> Verdict:
         raise SamplingError("no token")

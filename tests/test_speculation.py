@@ -13,7 +13,7 @@ from tests.factories import make_model
 from tests.guesses import Guesser, half_right
 
 from surefoot import Engine, SamplingParams, SpeculativeOptions
-from surefoot.decode import Decoding, advance
+from surefoot.decode import Decoding, advance, prefill
 from surefoot.drafters.draft_model import DraftModel
 from surefoot.drafters.lookup import Lookup
 from surefoot.models.decoder import DecoderModel
@@ -97,7 +97,7 @@ def test_state_after_every_round_equals_a_fresh_prefill(family: str, name: str) 
     engine = Engine(target, drafter_of(name, family, torch.float32, 0.8))
     decoding = engine.stream(PROMPT, params_at(0.8))._request.decoding
     text = [*PROMPT]
-    text += decoding.prefill(target, PROMPT).emitted
+    text += prefill(target, PROMPT, [decoding])[0].emitted
     accepted, paths = set(), set()
     while decoding.finish_reason is None:
         (verdict,) = advance(target, [decoding])
@@ -131,7 +131,7 @@ def test_a_commit_of_the_wrong_path_is_seen_in_the_state() -> None:
     target = target_of("qwen3", torch.float32)
     engine = Engine(target, drafter_of("tree", "qwen3", torch.float32, 0.0))
     decoding = engine.stream(PROMPT, params_at(0.0))._request.decoding
-    text = [*PROMPT, *decoding.prefill(target, PROMPT).emitted]
+    text = [*PROMPT, *prefill(target, PROMPT, [decoding])[0].emitted]
     commit = decoding.cache.commit
     object.__setattr__(decoding.cache, "commit", lambda path: commit(path[: max(1, len(path) - 1)]))
     differed = False

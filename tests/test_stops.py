@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from surefoot.stops import Limits, RequestStops
 from surefoot.types import Event, Tokens, Verdict
+
+ROWS = torch.zeros(8, 4)
 
 
 class Pairs:
@@ -55,20 +58,20 @@ def texts(stops: RequestStops) -> list[str]:
 
 def test_text_held_back_comes_with_the_last_event() -> None:
     length = stops_of(max_tokens=3)
-    assert length.take(run_of(1, 2, 3)) == (3, "length")
+    assert length.take(run_of(1, 2, 3), ROWS) == (3, "length")
     assert texts(length) == ["", "12", "3"]
     stopped = stops_of()
-    assert stopped.take(run_of(1, 9, 3)) == (2, "stop")
+    assert stopped.take(run_of(1, 9, 3), ROWS) == (2, "stop")
     assert texts(stopped) == ["", "1"]
     cancelled = stops_of(on_token=lambda event: event.token != 3)
-    assert cancelled.take(run_of(1, 2, 3, 4)) == (3, "cancelled")
+    assert cancelled.take(run_of(1, 2, 3, 4), ROWS) == (3, "cancelled")
     assert texts(cancelled) == ["", "12", "3"]
 
 
 def test_the_terminating_id_is_an_id_and_no_text() -> None:
     stops = stops_of()
-    assert stops.take(run_of(1, 2)) == (2, None)
-    assert stops.take(run_of(3, 4, 9, 5)) == (3, "stop")
+    assert stops.take(run_of(1, 2), ROWS) == (2, None)
+    assert stops.take(run_of(3, 4, 9, 5), ROWS) == (3, "stop")
     assert [event.token for event in stops.events] == [1, 2, 3, 4, 9]
     assert "".join(texts(stops)) == "1234"
     assert [event.finish_reason for event in stops.events] == [None] * 4 + ["stop"]
@@ -81,7 +84,7 @@ def test_a_stop_id_counts_from_min_tokens_on(min_tokens: int) -> None:
         stops = stops_of(min_tokens=min_tokens)
         tokens = [1] * place + [9, 2]
         expected = (place + 1, "stop") if place >= min_tokens else (place + 2, None)
-        assert stops.take(run_of(*tokens)) == expected
+        assert stops.take(run_of(*tokens), ROWS) == expected
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1), (2, 3), (5,), (1, 4), (4, 4)])
@@ -93,7 +96,7 @@ def test_a_limit_is_met_however_the_tokens_come(sizes: tuple[int, ...]) -> None:
             for size in sizes:
                 if reason is None:
                     assert stops.remaining == limit - total
-                    kept, reason = stops.take(run_of(*[1] * size))
+                    kept, reason = stops.take(run_of(*[1] * size), ROWS)
                     total += kept
             assert total == limit == len(stops.events)
             assert reason == ("context" if at_context_end else "length")
@@ -101,14 +104,14 @@ def test_a_limit_is_met_however_the_tokens_come(sizes: tuple[int, ...]) -> None:
 
 def test_a_stop_id_at_the_limit_is_a_stop() -> None:
     stops = stops_of(max_tokens=3)
-    assert stops.take(run_of(10, 11, 9, 20, 21, 22)) == (3, "stop")
+    assert stops.take(run_of(10, 11, 9, 20, 21, 22), ROWS) == (3, "stop")
     refused = stops_of(max_tokens=3, on_token=lambda event: False if event.token == 9 else None)
-    assert refused.take(run_of(10, 11, 9, 20)) == (3, "stop")
+    assert refused.take(run_of(10, 11, 9, 20), ROWS) == (3, "stop")
 
 
 def test_rounds_are_numbered_from_the_prefill_on() -> None:
     stops = stops_of()
     for verdict in (run_of(1), run_of(2, 3), run_of(4)):
-        stops.take(verdict)
+        stops.take(verdict, ROWS)
     assert [event.round for event in stops.events] == [0, 1, 1, 2]
     assert [event.origin for event in stops.events] == ["bonus", "draft", "bonus", "bonus"]

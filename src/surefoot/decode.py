@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch import Tensor
 from surefoot.drafters.none import NoDraft
 from surefoot.errors import DrafterError, SurefootError, TargetError
 from surefoot.protocols import Cache, Drafter, Policy, Sampler, Stops, Target
-from surefoot.stats import Tally
+from surefoot.stats import RoundRecord, Seconds, Tally
 from surefoot.tree import chain, depths
 from surefoot.types import Capture, DraftTree, FinishReason, Plan, TargetOutput, Tokens, Verdict, host_tokens
 
@@ -33,7 +33,14 @@ Verify = Callable[[DraftTree, Tensor, Sampler], Verdict]
 
 @dataclass(slots=True, kw_only=True)
 class Decoding:
-    """One sequence being decoded: ``prefill``, then ``draft`` and ``absorb`` in turn, then ``close``."""
+    """One sequence being decoded: ``prefill`` below, then ``draft`` and ``absorb`` in turn, then ``close``.
+
+    Attributes:
+        keeps_drafter: the drafter outlives the request; ``close`` leaves it open, unless it failed.
+        on_prompt: called with each chunk of the prompt and the logits ``[N, V]`` of all its rows.
+        on_round: called with a record of each round, after it.
+        failed: whether this sequence's round failed.
+    """
 
     cache: Cache
     drafter: Drafter
@@ -42,26 +49,23 @@ class Decoding:
     policy: Policy
     verify: Verify
     vocab_size: int
+    keeps_drafter: bool = False
+    on_prompt: Callable[[Tokens, Tensor], None] | None = None
+    on_round: Callable[[RoundRecord], None] | None = None
     tally: Tally = field(default_factory=Tally)
     finish_reason: FinishReason | None = None
     root: int = -1
     failed: bool = False
     _draft_seconds: float = 0.0
 
-    def prefill(self, target: Target, prompt: Sequence[int]) -> Verdict:
-        """Feeds the prompt and draws the first token: plain decoding's time to first token."""
+    def begin(self, logits: Tensor) -> Verdict:
+        """Draws the first token from the prompt's last row, ``logits [1, V]`` or more rows: the first root."""
         started = perf_counter()
-        logits: Tensor | None = None
-        with _target_faults():
-            for tokens, out in target.prefill(prompt, self.cache, self.drafter.capture):
-                self._observe(tokens, out, None)
-                logits = out.logits
-        if logits is None:
-            raise TargetError("the prefill gave no logits; expected the last row's with the last chunk")
         token = self.sampler.draw(logits[-1])
-        self.tally.seconds.prefill += perf_counter() - started
         first = Verdict(path=(), fed=(), next_token=token, next_origin="plain", num_drafted=0)
-        return self._emit(self._cut(first))
+        verdict = self._emit(self._cut(first, logits))
+        self.tally.seconds.prefill += perf_counter() - started
+        return verdict
 
     def draft(self) -> DraftTree:
         """The round's tree: within the plan, rooted at the last emitted token."""
@@ -74,34 +78,52 @@ class Decoding:
             self._drop_drafter(error)
             tree = chain((self.root,))
         self._draft_seconds = perf_counter() - started
-        self.tally.seconds.draft += self._draft_seconds
         return tree
 
     def absorb(self, tree: DraftTree, out: TargetOutput, score_seconds: float = 0.0) -> Verdict:
         """Draws, cuts, commits, and lets the drafter learn what was committed."""
-        seconds = self.tally.seconds
         started = perf_counter()
         assert out.logits is not None
-        verdict = self._cut(self.verify(tree, out.logits, self.sampler))
+        verdict = self._cut(self.verify(tree, out.logits, self.sampler), out.logits)
         verified = perf_counter()
         self.cache.commit(verdict.path)
         committed = perf_counter()
-        self._observe(verdict.fed, out, verdict.path)
+        self.observe(verdict.fed, out, verdict.path)
         observed = perf_counter()
-        seconds.score += score_seconds
-        seconds.verify += verified - started
-        seconds.commit += committed - verified
-        seconds.observe += observed - committed
-        self.policy.update(verdict, self._draft_seconds + score_seconds + observed - started)
+        seconds = Seconds(
+            draft=self._draft_seconds,
+            score=score_seconds,
+            verify=verified - started,
+            commit=committed - verified,
+            observe=observed - committed,
+        )
+        self.tally.seconds.add(seconds)
+        self.policy.update(verdict, seconds.rounds)
         self.tally.add(verdict, max(depths(tree.parents)))
+        if self.on_round is not None:
+            self._report(tree, verdict, seconds)
         return self._emit(verdict)
+
+    def observe(self, tokens: Tokens, out: TargetOutput, path: Sequence[int] | None) -> None:
+        """Shows the drafter what was committed."""
+        try:
+            self.drafter.observe(tokens, out, path)
+        except Exception as error:  # noqa: BLE001  (as in draft)
+            self._drop_drafter(error)
 
     def close(self) -> None:
         """Leaves the cache valid: what was committed stays, what was tentative goes."""
         try:
             self.cache.rollback()
         finally:
-            self.drafter.close()
+            if not self.keeps_drafter:
+                self.drafter.close()
+
+    def _report(self, tree: DraftTree, verdict: Verdict, seconds: Seconds) -> None:
+        assert self.on_round is not None
+        tokens = tuple(host_tokens(tree.tokens))
+        number = self.tally.rounds
+        self.on_round(RoundRecord(number=number, tokens=tokens, parents=tree.parents, verdict=verdict, seconds=seconds))
 
     def _check_tree(self, tree: DraftTree, plan: Plan) -> None:
         """Holds a drafter to its plan, the root and the vocabulary."""
@@ -115,20 +137,14 @@ class Decoding:
                 f"{self.vocab_size}"
             )
 
-    def _cut(self, verdict: Verdict) -> Verdict:
-        count, self.finish_reason = self.stops.take(verdict)
+    def _cut(self, verdict: Verdict, logits: Tensor) -> Verdict:
+        count, self.finish_reason = self.stops.take(verdict, logits)
         return verdict.cut(count)
 
     def _emit(self, verdict: Verdict) -> Verdict:
         self.sampler.advance(verdict.emitted)
         self.root = verdict.next_token
         return verdict
-
-    def _observe(self, tokens: Tokens, out: TargetOutput, path: Sequence[int] | None) -> None:
-        try:
-            self.drafter.observe(tokens, out, path)
-        except Exception as error:  # noqa: BLE001  (as in draft)
-            self._drop_drafter(error)
 
     def _drop_drafter(self, error: Exception) -> None:
         """Goes on plainly for the rest of the request: warned, and counted in ``fallbacks``."""
@@ -149,11 +165,55 @@ def decode(target: Target, prompt: Sequence[int], decoding: Decoding) -> Iterato
     Closing the iterator anywhere leaves the cache valid.
     """
     try:
-        yield decoding.prefill(target, prompt)
+        yield from prefill(target, prompt, [decoding])
         while decoding.finish_reason is None:
             yield from advance(target, [decoding])
     finally:
         decoding.close()
+
+
+def prefill(target: Target, prompt: Sequence[int], decodings: Sequence[Decoding]) -> list[Verdict]:
+    """Feeds the prompt once and draws each sequence's first token: plain decoding's time to first token.
+
+    Several sequences of one prompt share the first one's cache until it is full; then the others go on with forks.
+    Empty where the request was cancelled on the way.
+    """
+    logits = read_prompt(target, prompt, decodings)
+    if logits is None:
+        return []
+    first = decodings[0]
+    for other in decodings[1:]:
+        other.cache = first.cache.fork(first.cache.capacity)
+    return [decoding.begin(logits) for decoding in decodings]
+
+
+def read_prompt(target: Target, prompt: Sequence[int], decodings: Sequence[Decoding]) -> Tensor | None:
+    """Feeds what the first one's cache lacks of the prompt; the logits of the last chunk, its last row last.
+
+    None where all were cancelled before the end: their ``finish_reason`` says so, and what was fed stays committed.
+    """
+    started = perf_counter()
+    first = decodings[0]
+    capture = first.drafter.capture
+    if first.on_prompt is not None:
+        capture = replace(capture, logits=True)
+    logits: Tensor | None = None
+    with _target_faults():
+        for tokens, out in target.prefill(prompt[first.cache.length :], first.cache, capture):
+            for decoding in decodings:
+                decoding.observe(tokens, out, None)
+            logits = out.logits
+            if first.on_prompt is not None and logits is not None:
+                first.on_prompt(tokens, logits)
+            if first.cache.length < len(prompt) and all(decoding.stops.cancelled for decoding in decodings):
+                for decoding in decodings:
+                    decoding.finish_reason = "cancelled"
+                return None
+    if logits is None:
+        raise TargetError("the prefill gave no logits; expected the last row's with the last chunk")
+    for decoding in decodings:
+        decoding.tally.seconds.prefill += perf_counter() - started
+    return logits
 
 
 def advance(target: Target, decodings: Sequence[Decoding]) -> list[Verdict]:

@@ -58,10 +58,14 @@ class SamplingParams:
         allowed_tokens: when given, the only ids that may be emitted.
         min_tokens: EOS and stop ids are forbidden before this many tokens.
         max_tokens: end after this many tokens; 0 emits none.
+        stop: strings that end a request; its text ends before the one that is found first.
         stop_token_ids: ids that end a request besides the model's EOS ids.
         ignore_eos: do not stop at the model's EOS ids.
         seed: keys all randomness; None draws one, which the result reports.
         sample_index: tells samples of one prompt and seed apart.
+        logprobs: report each token's log probability under the raw logits, and this many of the likeliest; None
+            reports nothing.
+        prompt_logprobs: the same for the prompt's tokens.
     """
 
     temperature: float = 0.0
@@ -76,10 +80,13 @@ class SamplingParams:
     allowed_tokens: tuple[int, ...] | None = None
     min_tokens: int = 0
     max_tokens: int = 256
+    stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | None = None
     sample_index: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, 0, 100, "a number in [0, 100]")
@@ -102,6 +109,12 @@ class SamplingParams:
         _check_count("min_tokens", self.min_tokens, 0)
         _check_count("max_tokens", self.max_tokens, 0)
         _check_count("sample_index", self.sample_index, 0)
+        _check(not isinstance(self.stop, str), f"stop is {self.stop!r}", "a tuple of strings")
+        for text in self.stop:
+            _check(isinstance(text, str) and text != "", f"stop holds {text!r}", "strings that are not empty")
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None:
+                _check_count(name, count, 0)
         if self.seed is not None:
             _check_count("seed", self.seed, 0)
             _check(self.seed <= MAX_SEED, f"seed is {self.seed}", f"at most {MAX_SEED}")
@@ -117,17 +130,20 @@ class SpeculativeOptions:
     """How a request speculates.
 
     Attributes:
+        method: how to guess: ``none``, ``lookup``, or the method of the drafter that was loaded; None takes that one.
         num_draft: tokens drafted per round; 0 decodes plainly.
         acceptance: ``match`` (the target draws with noise keyed by position; output is the same with and without
             speculation) or ``reject`` (rejection sampling: the same law, other tokens).
         draft_sampling: how a draft model guesses at temperature > 0; None is the drafter's own default.
     """
 
+    method: str | None = None
     num_draft: int = 4
     acceptance: Acceptance = "match"
     draft_sampling: DraftSampling | None = None
 
     def __post_init__(self) -> None:
+        _check(self.method is None or isinstance(self.method, str), f"method is {self.method!r}", "a name or None")
         _check_count("num_draft", self.num_draft, 0)
         _check(self.num_draft <= 64, f"num_draft is {self.num_draft}", "at most 64")
         _check(self.acceptance in ("match", "reject"), f"acceptance is {self.acceptance!r}", "'match' or 'reject'")

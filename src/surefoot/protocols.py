@@ -39,6 +39,10 @@ class Cache(Protocol):
         """Goes back to an earlier committed length, between rounds."""
         ...
 
+    def fork(self, capacity: int) -> Cache:
+        """A cache of its own with the same committed tokens, between rounds."""
+        ...
+
 
 class Target(Protocol):
     """A model we trust: its draws are the answer."""
@@ -58,8 +62,15 @@ class Target(Protocol):
         """Whether a row's bits are known not to depend on what is computed beside it."""
         ...
 
-    def new_cache(self, capacity: int) -> Cache:
-        """An empty cache for one sequence of at most ``capacity`` tokens, tentative ones included."""
+    def new_cache(self, length: int, *, spare: int = 0) -> Cache:
+        """An empty cache for one sequence of at most ``length`` tokens, with room for ``spare`` tentative ones beyond.
+
+        Whatever depends on how long a sequence gets is chosen here, by ``length`` alone.
+        """
+        ...
+
+    def serves(self, cache: Cache, length: int) -> bool:
+        """Whether the committed tokens of ``cache`` lie there as in a cache for a sequence of at most ``length``."""
         ...
 
     def prefill(self, tokens: Sequence[int], cache: Cache, capture: Capture) -> Iterator[tuple[Tokens, TargetOutput]]:
@@ -141,7 +152,11 @@ class Choices(Protocol):
 
 
 class Drafter(Protocol):
-    """One sequence's guesses."""
+    """One sequence's guesses.
+
+    Tokens that the target did not compute again, kept by a conversation, are observed as a prefill chunk without rows,
+    and only by a drafter whose ``capture`` is empty.
+    """
 
     @property
     def capture(self) -> Capture:
@@ -159,6 +174,10 @@ class Drafter(Protocol):
         """A tree rooted at ``root`` within the plan; the root alone where it has no guess."""
         ...
 
+    def truncate(self, length: int) -> None:
+        """Goes back to the first ``length`` tokens it observed, between rounds."""
+        ...
+
     def close(self) -> None:
         """Frees what the sequence held."""
         ...
@@ -166,6 +185,11 @@ class Drafter(Protocol):
 
 class DrafterModel(Protocol):
     """Shared weights of a drafter."""
+
+    @property
+    def method(self) -> str:
+        """What its way of guessing is called: ``lookup``, ``draft``, ..."""
+        ...
 
     def start(self, target: Target) -> Drafter:
         """A drafter for one new sequence of ``target``."""
@@ -192,6 +216,14 @@ class Stops(Protocol):
         """Tokens that may still be emitted."""
         ...
 
-    def take(self, verdict: Verdict) -> tuple[int, FinishReason | None]:
-        """Reads the tokens a round emits, in order: how many stand, and why the request ends if it does."""
+    @property
+    def cancelled(self) -> bool:
+        """Whether the request was cancelled from outside: asked between a prefill's chunks; later ``take`` ends it."""
+        ...
+
+    def take(self, verdict: Verdict, logits: Tensor) -> tuple[int, FinishReason | None]:
+        """Reads the tokens a round emits, in order: how many stand, and why the request ends if it does.
+
+        Token ``i`` was drawn from row ``verdict.path[i]`` of ``logits [N, V]``, the prefill's from its last row.
+        """
         ...

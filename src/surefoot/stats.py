@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from surefoot.types import Verdict
+from surefoot.types import Tokens, Verdict
 
 
 @dataclass(slots=True)
@@ -23,6 +23,34 @@ class Seconds:
         """All phases but the prefill."""
         return self.draft + self.score + self.verify + self.commit + self.observe
 
+    def add(self, other: Seconds) -> None:
+        """Adds another account to this one."""
+        self.prefill += other.prefill
+        self.draft += other.draft
+        self.score += other.score
+        self.verify += other.verify
+        self.commit += other.commit
+        self.observe += other.observe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One round, for whoever wants to look.
+
+    Attributes:
+        number: counted from 1; the prefill, which drafts nothing, is 0 and has no record.
+        tokens: the tree's tokens, root first.
+        parents: the tree's parents, as in ``DraftTree``.
+        verdict: what the target made of it; its emitted tokens are the target's own.
+        seconds: this round's share, by phase.
+    """
+
+    number: int
+    tokens: Tokens
+    parents: tuple[int, ...]
+    verdict: Verdict
+    seconds: Seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
@@ -34,6 +62,7 @@ class Stats:
         accepted: emitted tokens that had been drafted.
         drafted_by_position: how often a token was drafted ``i + 1`` places after the root.
         accepted_by_position: how often the token emitted there was a draft.
+        accepted_histogram: rounds in which ``i`` drafts were accepted.
         fallbacks: drafters dropped because they failed.
         strict: whether the target's rows are known to have the same bits whatever is computed beside them.
         seconds: by phase.
@@ -44,6 +73,7 @@ class Stats:
     accepted: int
     drafted_by_position: tuple[int, ...]
     accepted_by_position: tuple[int, ...]
+    accepted_histogram: tuple[int, ...]
     fallbacks: int
     strict: bool
     seconds: Seconds
@@ -63,6 +93,7 @@ class Tally:
     accepted: int = 0
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
+    accepted_histogram: list[int] = field(default_factory=list)
     fallbacks: int = 0
     seconds: Seconds = field(default_factory=Seconds)
 
@@ -72,6 +103,9 @@ class Tally:
         self.rounds += 1
         self.drafted += verdict.num_drafted
         self.accepted += accepted
+        while len(self.accepted_histogram) <= accepted:
+            self.accepted_histogram.append(0)
+        self.accepted_histogram[accepted] += 1
         while len(self.drafted_by_position) < depth:
             self.drafted_by_position.append(0)
             self.accepted_by_position.append(0)
@@ -88,6 +122,7 @@ class Tally:
             accepted=self.accepted,
             drafted_by_position=tuple(self.drafted_by_position),
             accepted_by_position=tuple(self.accepted_by_position),
+            accepted_histogram=tuple(self.accepted_histogram),
             fallbacks=self.fallbacks,
             strict=strict,
             seconds=self.seconds,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
+
+from torch import Tensor
 
 from surefoot.types import Event, FinishReason, Origin, Tokens, Verdict
 
@@ -64,6 +67,7 @@ class RequestStops:
         self._limits = limits
         self._text = text
         self._on_token = on_token
+        self._cancelled = threading.Event()
         self._round = -1
         self._count = 0
         self.events: list[Event] = []
@@ -73,7 +77,16 @@ class RequestStops:
         """Tokens that may still be emitted."""
         return self._limits.max_tokens - self._count
 
-    def take(self, verdict: Verdict) -> tuple[int, FinishReason | None]:
+    @property
+    def cancelled(self) -> bool:
+        """Whether the request was cancelled from outside."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Ends the request at its next token, from any thread."""
+        self._cancelled.set()
+
+    def take(self, verdict: Verdict, logits: Tensor) -> tuple[int, FinishReason | None]:
         """Reads a round's tokens until one ends the request; appends their events."""
         self._round += 1
         finish: FinishReason | None = None
@@ -92,7 +105,8 @@ class RequestStops:
         if finish is not None:
             text += self._text.flush()
         event = Event(token=token, text=text, origin=origin, round=self._round, finish_reason=finish)
-        if self._on_token is not None and self._on_token(event) is False and finish is None:
+        refused = self._on_token is not None and self._on_token(event) is False
+        if finish is None and (refused or self.cancelled):
             finish = "cancelled"
             event = replace(event, text=event.text + self._text.flush(), finish_reason=finish)
         self.events.append(event)

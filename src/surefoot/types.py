@@ -22,7 +22,7 @@ path whose last node had no child to confirm.
 """
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
-"""Why a request ended: an EOS or stop id, ``max_tokens``, the end of the context, or its own ``on_token``."""
+"""Why a request ended: an EOS id, stop id or stop string; ``max_tokens``; the end of the context; or its caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class TargetOutput:
 
     Attributes:
         logits: ``[N, V]``, at least fp32. After a prefill chunk: None, or ``[1, V]`` of the last row of the last
-            chunk, or all rows where ``Capture.logits`` asks for them.
+            chunk, or all rows where ``Capture.logits`` asks for them. None too for tokens that were not computed again.
         layers: captured layer outputs, each ``[N, H]``, in the order of ``Capture.layers``.
         final: the normalised hidden states ``[N, H]``, or None.
     """
@@ -141,6 +141,23 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """How likely the target thought a token, by its raw logits: before temperature and every processor.
+
+    Attributes:
+        token: the token that stands there.
+        logprob: its natural log probability.
+        rank: 1 for the likeliest token; of equals the lowest id comes first.
+        top: the likeliest ids with their log probabilities, likeliest first.
+    """
+
+    token: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One emitted token as a stream shows it.
 
@@ -151,6 +168,7 @@ class Event:
         origin: where the token came from.
         round: the round that emitted it; 0 is the prefill.
         finish_reason: set on the last event of a request.
+        logprobs: set where the request asked for them.
     """
 
     token: int
@@ -158,14 +176,17 @@ class Event:
     origin: Origin
     round: int
     finish_reason: FinishReason | None = None
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of a request: the prompt's, and the emitted ones (the terminating id included)."""
+    """Tokens of a request: the prompt's, the emitted ones (the terminating id included), and those of the prompt that
+    a conversation's cache held already."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

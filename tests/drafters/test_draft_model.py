@@ -13,7 +13,7 @@ from tests.tables import TableCache, TableTarget
 from torch import Tensor
 
 from surefoot import Engine, SamplingParams, SpeculativeOptions
-from surefoot.decode import Decoding
+from surefoot.decode import Decoding, prefill
 from surefoot.drafters.draft_model import DraftModel, DraftModelDrafter
 from surefoot.errors import DrafterError
 from surefoot.sampling import RequestSampler
@@ -95,7 +95,7 @@ def check_state(decoding: Decoding, draft: Relative, text: Sequence[int]) -> Non
 
 def play(decoding: Decoding, target: TableTarget, draft: Relative, plain: Sequence[int]) -> list[Verdict]:
     """Decodes to the end; checks every proposal against one from scratch, and the state after every round."""
-    text = [*PROMPT, *decoding.prefill(target, PROMPT).emitted]
+    text = [*PROMPT, *prefill(target, PROMPT, [decoding])[0].emitted]
     verdicts = []
     while decoding.finish_reason is None:
         tree = decoding.draft()
@@ -172,7 +172,7 @@ def test_another_drafters_tree_is_learnt_like_ones_own(proposes_too: bool, tempe
     plain = Engine(target).generate(PROMPT, params).tokens
     decoding = decoding_of(target, draft, params)
     other = Guesser(half_right([*plain, *[0] * 8], len(PROMPT), target.vocab_size))
-    text = [*PROMPT, *decoding.prefill(target, PROMPT).emitted]
+    text = [*PROMPT, *prefill(target, PROMPT, [decoding])[0].emitted]
     num_own = 0
     while decoding.finish_reason is None:
         plan = decoding.policy.plan(decoding.stops.remaining)

@@ -11,7 +11,7 @@ from tests.lossless.tables import PROMPT, DepthPolicy, TableDrafter, ZeroTable
 from tests.tables import TableCache
 from torch import Tensor
 
-from surefoot.decode import Decoding, Verify, advance
+from surefoot.decode import Decoding, Verify, advance, prefill
 from surefoot.options import SamplingParams, SpeculativeOptions
 from surefoot.protocols import Choices, Drafter
 from surefoot.sampling import RequestSampler
@@ -125,7 +125,7 @@ class Setting:
         drafter.context = list(state.observed)
         decoding = self.decoding(state, choices, drafter)
         if state.root < 0:
-            verdict = decoding.prefill(self.table, PROMPT)
+            (verdict,) = prefill(self.table, PROMPT, [decoding])
         else:
             (verdict,) = advance(self.table, [decoding])
         assert decoding.tally.fallbacks == 0

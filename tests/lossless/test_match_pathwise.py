@@ -140,8 +140,8 @@ class DrafterNotToldOfFullAcceptance(ScriptedDrafter):
 
 
 class StopsThatReadTheLastTokenAlone(RequestStops):
-    def take(self, verdict: Verdict) -> tuple[int, FinishReason | None]:
-        count, reason = super().take(verdict)
+    def take(self, verdict: Verdict, logits: Tensor) -> tuple[int, FinishReason | None]:
+        count, reason = super().take(verdict, logits)
         while count < len(verdict.emitted):
             self._count += 1
             count += 1

@@ -16,7 +16,7 @@ from tests.lossless.tables import PROMPT, TableDrafter
 from tests.sampling.statistics import chi_square, chi_square_limit
 from tests.tables import TableTarget
 
-from surefoot.decode import advance
+from surefoot.decode import advance, prefill
 from surefoot.options import SamplingParams
 from surefoot.streams import Streams
 from surefoot.types import Tokens
@@ -49,7 +49,7 @@ def statistic(streams_type: type[Streams], runs: int = RUNS) -> float:
         streams = streams_type(run, 0) if run % 2 else streams_type(11, run)
         drafter = setting.drafter.start(table)
         decoding = setting.decoding(State(), streams, drafter)
-        emitted = decoding.prefill(table, PROMPT).emitted
+        emitted = prefill(table, PROMPT, [decoding])[0].emitted
         while decoding.finish_reason is None:
             streams.next_round()
             (verdict,) = advance(table, [decoding])
