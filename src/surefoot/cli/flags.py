@@ -59,7 +59,11 @@ SAMPLING = Source(
     ),
     names={"stop_token_ids": ("--stop-token-id",)},
 )
-SPECULATIVE = Source(record=SpeculativeOptions, names={"num_draft": ("--num-draft", "--num-draft-tokens")})
+SPECULATIVE = Source(
+    record=SpeculativeOptions,
+    only=("num_draft", "acceptance", "draft_sampling"),
+    names={"num_draft": ("--num-draft", "--num-draft-tokens")},
+)
 LOAD = Source(record=LoadOptions)
 
 
