@@ -180,13 +180,30 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What the process's environment asks for."""
+    """What the process's environment asks for.
 
-    hub_offline: bool
-    no_color: bool
+    Attributes:
+        hub_offline: ``HF_HUB_OFFLINE``: nothing is fetched.
+        no_color: ``NO_COLOR``: no colours anywhere.
+        force_color: ``FORCE_COLOR``: colours where the output is no terminal, too.
+        config_file: ``SUREFOOT_CONFIG``: the settings file, in place of the one in the user's directory.
+        config_home: ``XDG_CONFIG_HOME``: where users keep settings; None is ``~/.config``.
+    """
+
+    hub_offline: bool = False
+    no_color: bool = False
+    force_color: bool = False
+    config_file: str | None = None
+    config_home: str | None = None
 
     @classmethod
     def read(cls) -> Environment:
-        """Reads ``HF_HUB_OFFLINE`` and ``NO_COLOR``."""
+        """Reads the variables named above; an empty one counts as not set."""
         offline = os.environ.get("HF_HUB_OFFLINE", "").strip().lower()
-        return cls(hub_offline=offline in ("1", "true", "yes", "on"), no_color=bool(os.environ.get("NO_COLOR")))
+        return cls(
+            hub_offline=offline in ("1", "true", "yes", "on"),
+            no_color=bool(os.environ.get("NO_COLOR")),
+            force_color=bool(os.environ.get("FORCE_COLOR")),
+            config_file=os.environ.get("SUREFOOT_CONFIG") or None,
+            config_home=os.environ.get("XDG_CONFIG_HOME") or None,
+        )
