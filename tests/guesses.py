@@ -23,6 +23,7 @@ class Guesser:
         self.closed = 0
         self.contexts_at_propose: list[list[int]] = []
 
+    method = "guess"
     capture = Capture()
 
     def start(self, target: Target) -> Guesser:
@@ -44,6 +45,10 @@ class Guesser:
                 parents.append(parent)
                 parent = len(tokens) - 1
         return DraftTree(tokens=torch.tensor(tokens), parents=tuple(parents))
+
+    def truncate(self, length: int) -> None:
+        assert 0 <= length <= len(self.context)
+        del self.context[length:]
 
     def close(self) -> None:
         self.closed += 1

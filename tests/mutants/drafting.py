@@ -6,7 +6,9 @@ from tests.mutants.mutant import Mutant
 
 LOOKUP = "tests/drafters/test_lookup.py::"
 SUFFIX = "tests/drafters/test_suffix.py::"
+TRUNCATE = "tests/drafters/test_truncate.py::"
 DRAFT_MODEL = "tests/drafters/test_draft_model.py::"
+AFTER_A_CUT = TRUNCATE + "test_proposals_after_a_cut_are_those_of_a_fresh_drafter"
 FROM_SCRATCH = DRAFT_MODEL + "test_drafts_and_state_are_those_of_the_text_from_scratch"
 
 LOOKUPS = (
@@ -159,4 +161,31 @@ MODELS = (
     ),
 )
 
-DRAFTING = (*LOOKUPS, *MODELS)
+CUTS = (
+    Mutant(
+        name="lookup-remembers-what-was-cut",
+        bug="a regenerated turn is drafted from the answer that was thrown away",
+        file="drafters/lookup.py",
+        before="        if kept < len(self._text.tokens):",
+        after="        if kept < len(self._text.tokens) - 4:",
+        killer=AFTER_A_CUT,
+    ),
+    Mutant(
+        name="draft-context-keeps-what-was-cut",
+        bug="the draft model goes on from the turn that was taken back",
+        file="drafters/draft_model.py",
+        before="        del self._context[length:]",
+        after="        pass",
+        killer=AFTER_A_CUT,
+    ),
+    Mutant(
+        name="draft-cache-keeps-what-was-cut",
+        bug="the draft model's cache holds rows of another text after a turn was edited",
+        file="drafters/draft_model.py",
+        before="self._cache.truncate(min(length, self._cache.length))",
+        after="self._cache.truncate(self._cache.length)",
+        killer=AFTER_A_CUT,
+    ),
+)
+
+DRAFTING = (*LOOKUPS, *MODELS, *CUTS)

@@ -32,6 +32,8 @@ class DraftModel:
         shared_noise: at temperature > 0 draw drafts under the target's own noise; otherwise take the likeliest token.
     """
 
+    method = "draft"
+
     def __init__(self, model: Target, *, shared_noise: bool = True) -> None:
         self.model = model
         self.shared_noise = shared_noise
@@ -93,6 +95,15 @@ class DraftModelDrafter:
             if len(drafted) == count:
                 return chain((root, *drafted), q=torch.stack(laws) if laws else None)
             feed = [token]
+
+    def truncate(self, length: int) -> None:
+        """Goes back to the first ``length`` tokens observed; the cache keeps what it holds of them."""
+        assert 0 <= length <= len(self._context), length
+        del self._context[length:]
+        self._open = []
+        if self._cache is not None:
+            self._cache.rollback()
+            self._cache.truncate(min(length, self._cache.length))
 
     def close(self) -> None:
         """Frees the cache."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from surefoot.drafters.suffix import SuffixAutomaton
 from surefoot.errors import OptionError
@@ -31,6 +32,7 @@ class Lookup:
 
     min_match: int = 2
     reference: Tokens = ()
+    method: ClassVar[str] = "lookup"
 
     def __post_init__(self) -> None:
         if self.min_match < 1:
@@ -46,11 +48,8 @@ class LookupDrafter:
 
     def __init__(self, options: Lookup) -> None:
         self._min_match = options.min_match
-        self._text = SuffixAutomaton()
-        for token in options.reference:
-            self._text.extend(token)
-        if options.reference:
-            self._text.extend(_BOUNDARY)
+        self._text = SuffixAutomaton((*options.reference, _BOUNDARY) if options.reference else ())
+        self._num_given = len(self._text.tokens)
 
     @property
     def capture(self) -> Capture:
@@ -70,6 +69,13 @@ class LookupDrafter:
             if length >= self._min_match:
                 tokens += self._continuation(root, end, min(plan.num_nodes, plan.depth))
         return chain(tokens)
+
+    def truncate(self, length: int) -> None:
+        """Goes back to the first ``length`` tokens observed: builds the automaton again, a few microseconds a token."""
+        kept = self._num_given + length
+        assert self._num_given <= kept <= len(self._text.tokens), length
+        if kept < len(self._text.tokens):
+            self._text = SuffixAutomaton(self._text.tokens[:kept])
 
     def close(self) -> None:
         """Forgets the text."""

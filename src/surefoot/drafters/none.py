@@ -26,12 +26,17 @@ class NoDraft:
         """The root alone."""
         return chain((root,))
 
+    def truncate(self, length: int) -> None:
+        """Has nothing to forget."""
+
     def close(self) -> None:
         """Holds nothing."""
 
 
 class NoDrafts:
     """The model of it: no weights."""
+
+    method = "none"
 
     def start(self, target: Target) -> NoDraft:
         """A drafter that never guesses."""

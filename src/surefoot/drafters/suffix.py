@@ -6,6 +6,8 @@ token. States also carry the most recent position their strings end at.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _MOST_HOPS = 64
 """States refreshed per token along the suffix links; past it an occurrence may be an older one, never a wrong one."""
 
@@ -18,13 +20,15 @@ class SuffixAutomaton:
     most recent index its strings end at.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
         self._end = [-1]
         self._last = 0
+        for token in tokens:
+            self.extend(token)
 
     def extend(self, token: int) -> None:
         """Appends a token."""
