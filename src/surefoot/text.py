@@ -165,14 +165,23 @@ class StreamDecoder:
 
     Text is held back while later ids could still change it, that is inside a UTF-8 sequence, and for vocabularies with
     byte pieces inside a run of them, because their decoder judges a run as a whole. The cost per id does not grow with
-    the text. To continue a prompt, feed the prompt's ids first and drop what they give.
+    the text.
+
+    Args:
+        tokenizer: what the ids belong to.
+        skip_special_tokens: special tokens have no text.
+        after: ids whose text is known already, which this one goes on from: the text of ``after``, then the pieces, are
+            ``tokenizer.decode`` of all ids together. So the first word keeps the space it would lose at the beginning
+            of a text of its own. A character that ``after`` leaves open stays so: what comes of it later is U+FFFD.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, *, after: Sequence[int] = ()) -> None:
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         kinds = [step["type"] for step in tokenizer.decoder_steps]
-        self._pieces = _ByteStream(tokenizer) if kinds == ["ByteLevel"] else _WindowStream(tokenizer, kinds)
+        if kinds == ["ByteLevel"]:
+            self._pieces: _ByteStream | _WindowStream = _ByteStream(tokenizer)
+        else:
+            self._pieces = _WindowStream(tokenizer, kinds, [token for token in after if token not in self._skipped])
 
     def feed(self, tokens: Iterable[int]) -> str:
         """The text that became final with ``tokens``."""
@@ -206,23 +215,46 @@ class _WindowStream:
     suffice once their own text is not empty.
     """
 
-    def __init__(self, tokenizer: Tokenizer, kinds: Sequence[object]) -> None:
+    def __init__(self, tokenizer: Tokenizer, kinds: Sequence[object], after: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._byte_pieces = "ByteFallback" in kinds
         self._raw_bytes = "ByteLevel" in kinds
-        self._restart()
+        self._restart(self._context(after))
 
-    def _restart(self) -> None:
-        self._window: list[int] = []
-        self._num_read = 0
-        self._text_read = ""
+    def _restart(self, window: list[int]) -> None:
+        self._window = window
+        self._num_read = len(window)
+        self._text_read = self._tokenizer.decode(window, skip_special_tokens=False)
+
+    def _context(self, after: Sequence[int]) -> list[int]:
+        """The last whole tokens of ``after``, back to one with text; where there is text but no such token, one of the
+        vocabulary stands in for it."""
+        context: list[int] = []
+        for token in reversed(after):
+            text = self._whole_text(token)
+            if text is not None:
+                context.insert(0, token)
+            if text:
+                return context
+        if self._tokenizer.decode(after, skip_special_tokens=False):
+            return [next(token for token in range(self._tokenizer.vocab_size) if self._whole_text(token))]
+        return context
+
+    def _whole_text(self, token: int) -> str | None:
+        """The text of a token alone; None for one that is, or may be, a part of a character."""
+        if self._is_byte_piece(token):
+            return None
+        text = self._tokenizer.decode((token,), skip_special_tokens=False)
+        return None if self._raw_bytes and text.endswith("\ufffd") else text
+
+    def _is_byte_piece(self, token: int) -> bool:
+        return self._byte_pieces and bool(BYTE_PIECE.fullmatch(self._tokenizer.piece(token) or ""))
 
     def feed(self, token: int) -> str:
-        piece = self._tokenizer.piece(token)
-        if piece is None:
+        if self._tokenizer.piece(token) is None:
             return ""
         self._window.append(token)
-        if self._byte_pieces and BYTE_PIECE.fullmatch(piece):
+        if self._is_byte_piece(token):
             return ""
         text = self._tokenizer.decode(self._window, skip_special_tokens=False)
         if self._raw_bytes and text.endswith("\ufffd"):
@@ -237,7 +269,7 @@ class _WindowStream:
 
     def flush(self) -> str:
         rest = self._new_text(self._tokenizer.decode(self._window, skip_special_tokens=False))
-        self._restart()
+        self._restart([])
         return rest
 
     def _new_text(self, text: str) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.text.vocabularies import BYTES, KINDS, byte_level
+from transformers import PreTrainedTokenizerFast
 
-from surefoot.text import StreamDecoder, Tokenizer
+from surefoot.text import BYTE_PIECE, StreamDecoder, Tokenizer
 
 TEXTS = [
     "naïve café",
@@ -25,9 +27,11 @@ TEXTS = [
 ]
 
 
-def streamed(tokenizer: Tokenizer, ids: list[int], cuts: list[int], skip: bool = True) -> str:
+def streamed(
+    tokenizer: Tokenizer, ids: list[int], cuts: list[int], skip: bool = True, *, after: Sequence[int] = ()
+) -> str:
     """The concatenation of a stream fed in parts that end at ``cuts``."""
-    stream = StreamDecoder(tokenizer, skip)
+    stream = StreamDecoder(tokenizer, skip, after=after)
     edges = [0, *sorted(cuts), len(ids)]
     return "".join(stream.feed(ids[start:end]) for start, end in pairwise(edges)) + stream.flush()
 
@@ -115,10 +119,68 @@ def test_a_continuation_keeps_the_space_a_text_of_its_own_would_lose() -> None:
     tokenizer = KINDS["llama 2"]
     word = tokenizer.core.token_to_id("▁hello")
     assert word is not None
-    alone, continued = StreamDecoder(tokenizer), StreamDecoder(tokenizer)
-    assert alone.feed([word]) == "hello"
-    continued.feed([word])
+    start = min(tokenizer.special_ids)
+    alone, begun, continued = (StreamDecoder(tokenizer, after=after) for after in ((), (start,), (start, word)))
+    assert alone.feed([word]) == begun.feed([word]) == "hello"
     assert continued.feed([word]) == " hello"
+
+
+def is_part(tokenizer: Tokenizer, token: int) -> bool:
+    """Whether a token may be a part of a character: its text alone is not the text it adds."""
+    return bool(BYTE_PIECE.fullmatch(tokenizer.piece(token) or "")) or "\ufffd" in tokenizer.decode([token])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), skip=st.booleans())
+def test_prompt_and_answer_concatenate_to_the_text_of_both(kind: str, data: st.DataObject, skip: bool) -> None:
+    tokenizer = KINDS[kind]
+    ids = st.lists(st.integers(0, tokenizer.vocab_size + 1), max_size=10)
+    prompt, answer = data.draw(ids), data.draw(ids)
+    skipped = tokenizer.special_ids if skip else frozenset()
+    shown = [token for token in prompt if token not in skipped]
+    assume(not shown or not is_part(tokenizer, shown[-1]))  # no character may reach from one into the other
+    cuts = data.draw(st.lists(st.integers(0, len(answer)), max_size=4))
+    text = tokenizer.decode(prompt, skip) + streamed(tokenizer, answer, cuts, skip, after=prompt)
+    assert text == tokenizer.decode([*prompt, *answer], skip)
+
+
+def test_without_its_prompt_an_answer_does_not_continue_it() -> None:
+    """Negative control: the law above fails for a stream that does not know what came before."""
+    tokenizer = KINDS["llama 2"]
+    word = tokenizer.core.token_to_id("▁hello")
+    assert word is not None
+    assert tokenizer.decode([word]) + streamed(tokenizer, [word], []) != tokenizer.decode([word, word])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_an_answer_continues_its_prompt_as_transformers_decodes_both(kind: str, data: st.DataObject) -> None:
+    tokenizer = KINDS[kind]
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer.core, clean_up_tokenization_spaces=False)
+    whole = [token for token in range(tokenizer.vocab_size) if not is_part(tokenizer, token)]
+    prompt, answer = (
+        data.draw(st.lists(st.sampled_from(whole), max_size=6)),
+        data.draw(st.lists(st.sampled_from(whole), max_size=6)),
+    )
+    both = theirs.decode([*prompt, *answer], skip_special_tokens=True)
+    prompt_text = theirs.decode(prompt, skip_special_tokens=True)
+    assert both == prompt_text + streamed(tokenizer, answer, [], after=prompt)
+    assert streamed(tokenizer, answer, []) == theirs.decode(answer, skip_special_tokens=True), "a chat's answer"
+
+
+@pytest.mark.parametrize("kind", ["llama 2", "gemma"])
+@pytest.mark.parametrize("before", ["", "▁hello"])
+@pytest.mark.parametrize("open_bytes", ["🙂".encode(), "🙂".encode()[:2], b"\xff"])
+def test_bytes_of_the_prompt_do_not_reach_into_the_answer(kind: str, before: str, open_bytes: bytes) -> None:
+    tokenizer = KINDS[kind]
+    named = [] if not before else [tokenizer.core.token_to_id(before)]
+    prompt = [*named, *(3 + byte for byte in open_bytes)]
+    word, rest = tokenizer.core.token_to_id("▁hello"), [3 + byte for byte in "🙂".encode()[2:]]
+    assert streamed(tokenizer, [word], [], after=prompt) == " hello"
+    assert streamed(tokenizer, [*rest, word], [1], after=prompt) == "\ufffd\ufffd hello"
+    assert streamed(tokenizer, rest, [1], after=prompt) == "\ufffd\ufffd"
 
 
 @pytest.mark.parametrize("kind", KINDS)
