@@ -24,11 +24,24 @@ PACKAGE = SOURCES / "surefoot"
 
 LAYERS = {
     0: {"types", "protocols", "errors", "options"},
-    1: {"noise", "streams", "sampling", "tree", "verify", "stats", "ops", "cache"},
+    1: {"noise", "streams", "sampling", "tree", "verify", "stats", "logprobs", "ops", "cache"},
     2: {"models"},
     3: {"drafters"},
     4: {"control", "decode"},
-    5: {"api", "chat", "engine", "loading", "prompts", "prove", "provenance", "request", "rescoring", "stops", "text"},
+    5: {
+        "api",
+        "chat",
+        "engine",
+        "loading",
+        "prompts",
+        "prove",
+        "provenance",
+        "request",
+        "rescoring",
+        "stops",
+        "stop_strings",
+        "text",
+    },
     6: {"__main__", "cli"},
 }
 LAYER_OF = {module: layer for layer, modules in LAYERS.items() for module in modules}

@@ -9,7 +9,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from surefoot.types import Event, FinishReason, Origin, Tokens, Verdict
+from surefoot.logprobs import LogprobScorer
+from surefoot.stop_strings import StopStrings
+from surefoot.types import Event, FinishReason, Origin, TokenLogprobs, Tokens, Verdict
 
 OnToken = Callable[[Event], bool | None]
 """Called with each event before its token is committed; returning False ends the request after that token."""
@@ -44,15 +46,19 @@ class Limits:
     """When a request ends.
 
     Attributes:
-        stop_ids: ids that end it; kept among the ids, left out of the text.
+        stop_ids: ids the caller named that end it; kept among the ids, left out of the text.
+        eos_ids: the model's own, which end it likewise.
+        stop: strings that end it, found in the text as it is shown; the text ends before them.
         max_tokens: most tokens it emits.
         at_context_end: whether ``max_tokens`` is what the context leaves rather than what was asked for.
-        min_tokens: stop ids do not end it before this many tokens.
+        min_tokens: neither ids nor strings end it with one of this many first tokens.
     """
 
     stop_ids: Collection[int]
     max_tokens: int
     at_context_end: bool
+    eos_ids: Collection[int] = ()
+    stop: tuple[str, ...] = ()
     min_tokens: int = 0
 
 
@@ -61,16 +67,36 @@ class RequestStops:
 
     It sees every token before it is committed, in order, so a cut leaves nothing behind it: not in the cache, the ids,
     the text, the events or the counts.
+
+    Args:
+        limits: when the request ends.
+        text: turns its tokens into text.
+        on_token: called with each event.
+        scorer: gives each event its log probabilities; None where nobody asked for them.
+
+    Attributes:
+        events: one per token so far.
+        matched: the stop id or stop string that ended the request; None for the model's EOS and every other reason.
     """
 
-    def __init__(self, limits: Limits, text: TextStream, on_token: OnToken | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        text: TextStream,
+        on_token: OnToken | None = None,
+        *,
+        scorer: LogprobScorer | None = None,
+    ) -> None:
         self._limits = limits
         self._text = text
         self._on_token = on_token
+        self._scorer = scorer
+        self._strings = StopStrings(limits.stop)
         self._cancelled = threading.Event()
         self._round = -1
         self._count = 0
         self.events: list[Event] = []
+        self.matched: int | str | None = None
 
     @property
     def remaining(self) -> int:
@@ -87,34 +113,56 @@ class RequestStops:
         self._cancelled.set()
 
     def take(self, verdict: Verdict, logits: Tensor) -> tuple[int, FinishReason | None]:
-        """Reads a round's tokens until one ends the request; appends their events."""
+        """Reads a round's tokens until one ends the request; appends their events.
+
+        Token ``i`` was drawn from row ``verdict.path[i]`` of ``logits [N, V]``, the prefill's from its last row.
+        """
         self._round += 1
         finish: FinishReason | None = None
         kept = 0
-        for token, origin in zip(verdict.emitted, verdict.origins, strict=True):
+        rows = verdict.path or (-1,)
+        for token, origin, row in zip(verdict.emitted, verdict.origins, rows, strict=True):
             kept += 1
-            finish = self._read(token, origin)
+            logprobs = None if self._scorer is None else self._scorer.score(token, logits[row])
+            finish = self._read(token, origin, logprobs)
             if finish is not None:
                 break
         return kept, finish
 
-    def _read(self, token: int, origin: Origin) -> FinishReason | None:
+    def _read(self, token: int, origin: Origin, logprobs: TokenLogprobs | None) -> FinishReason | None:
         self._count += 1
         finish = self._reason(token)
-        text = "" if finish == "stop" else self._text.feed((token,))
-        if finish is not None:
-            text += self._text.flush()
-        event = Event(token=token, text=text, origin=origin, round=self._round, finish_reason=finish)
+        shown = "" if finish == "stop" else self._text.feed((token,))
+        text, finish = self._cut(shown, finish)
+        event = Event(token=token, text=text, origin=origin, round=self._round, finish_reason=finish, logprobs=logprobs)
         refused = self._on_token is not None and self._on_token(event) is False
         if finish is None and (refused or self.cancelled):
-            finish = "cancelled"
-            event = replace(event, text=event.text + self._text.flush(), finish_reason=finish)
+            rest, finish = self._cut("", "cancelled")
+            event = replace(event, text=event.text + rest, finish_reason=finish)
         self.events.append(event)
         return finish
 
     def _reason(self, token: int) -> FinishReason | None:
-        if token in self._limits.stop_ids and self._count > self._limits.min_tokens:
+        """Why the token ends the request, whatever its text."""
+        limits = self._limits
+        if self._count > limits.min_tokens and (token in limits.stop_ids or token in limits.eos_ids):
+            self.matched = token if token in limits.stop_ids else None
             return "stop"
-        if self._count >= self._limits.max_tokens:
-            return "context" if self._limits.at_context_end else "length"
+        if self._count >= limits.max_tokens:
+            return "context" if limits.at_context_end else "length"
         return None
+
+    def _cut(self, shown: str, finish: FinishReason | None) -> tuple[str, FinishReason | None]:
+        """The text to give out now that ``shown`` became complete, cut before a stop string, which then is the reason.
+
+        The end of a request completes all that was held back, so a stop string may come to light with it.
+        """
+        if finish is not None:
+            shown += self._text.flush()
+        text, string = self._strings.feed(shown, may_end=self._count > self._limits.min_tokens)
+        if string is not None:
+            self.matched = string
+            return text, "stop"
+        if finish is not None:
+            text += self._strings.flush()
+        return text, finish
