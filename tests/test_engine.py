@@ -8,7 +8,8 @@ from tests.tables import TableTarget
 
 from surefoot import Engine, OptionError, PromptError, RequestError, SamplingParams, SpeculativeOptions, TokenizerError
 from surefoot.drafters.lookup import Lookup
-from surefoot.engine import Prompt
+from surefoot.opening import Prompt
+from surefoot.protocols import DrafterModel
 
 PROMPT = (1, 2, 3, 1, 2)
 
@@ -84,22 +85,52 @@ def test_speculative_options_out_of_range_are_refused(options: dict[str, object]
         SpeculativeOptions(**options)  # type: ignore[arg-type]
 
 
-def test_a_reference_needs_the_lookup_drafter() -> None:
-    with pytest.raises(OptionError, match="lookup"):
-        Engine(TableTarget()).generate(PROMPT, reference=(1, 2))
-    with pytest.raises(TokenizerError, match="reference text"):
-        Engine(TableTarget(), Lookup()).generate(PROMPT, reference="text")
+def test_a_prediction_in_words_needs_a_tokenizer() -> None:
+    with pytest.raises(TokenizerError, match="a prediction"):
+        Engine(TableTarget(), Lookup()).generate(PROMPT, prediction="text")
+    with pytest.raises(PromptError, match="the prediction holds id 9"):
+        Engine(TableTarget(), Lookup()).generate(PROMPT, prediction=(1, 9))
 
 
-def test_a_reference_that_holds_the_answer_is_drafted_from() -> None:
+@pytest.mark.parametrize("drafter", [None, Lookup(min_match=2), Guesser(lambda context: [])])
+def test_a_prediction_that_holds_the_answer_is_drafted_from(drafter: DrafterModel | None) -> None:
     target = TableTarget(vocab_size=31)
     params = SamplingParams(max_tokens=20)
     plain = Engine(target).generate(PROMPT, params)
-    engine = Engine(target, Lookup(min_match=2))
+    engine = Engine(target, drafter)
     without = engine.generate(PROMPT, params)
-    referred = engine.generate(PROMPT, params, reference=plain.tokens)
-    assert referred.tokens == without.tokens == plain.tokens
-    assert referred.stats.accepted > without.stats.accepted
+    predicted = engine.generate(PROMPT, params, prediction=plain.tokens)
+    assert predicted.tokens == without.tokens == plain.tokens
+    assert predicted.stats.accepted > without.stats.accepted
+
+
+@pytest.mark.parametrize("speculative", [SpeculativeOptions(num_draft=0), SpeculativeOptions(method="none")])
+def test_speculation_switched_off_leaves_a_prediction_unread(speculative: SpeculativeOptions) -> None:
+    target = TableTarget(vocab_size=31)
+    plain = Engine(target).generate(PROMPT)
+    result = Engine(target, Lookup()).generate(PROMPT, speculative=speculative, prediction=plain.tokens)
+    assert result.tokens == plain.tokens
+    assert result.stats.drafted == 0
+
+
+def test_a_request_chooses_how_to_draft() -> None:
+    target = TableTarget(vocab_size=31)
+    plain = Engine(target).generate(PROMPT)
+    guesser = Guesser(oracle(plain.tokens, len(PROMPT)))
+    engine = Engine(target, guesser)
+    assert set(engine.methods) == {"none", "lookup", guesser.method}
+    accepted = {}
+    for method in (None, *engine.methods):
+        result = engine.generate(PROMPT, speculative=SpeculativeOptions(method=method))
+        assert result.tokens == plain.tokens
+        accepted[method] = result.stats.accepted
+    assert accepted[None] == accepted[guesser.method] > accepted["lookup"]
+    assert accepted["none"] == 0
+
+
+def test_a_method_that_was_not_loaded_is_refused_with_those_that_were() -> None:
+    with pytest.raises(OptionError, match=r"method is 'eagle3'.*none, lookup"):
+        Engine(TableTarget()).generate(PROMPT, speculative=SpeculativeOptions(method="eagle3"))
 
 
 def test_no_draft_tokens_decode_plainly() -> None:

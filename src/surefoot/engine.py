@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import replace
 
-from surefoot.control.policy import FixedPolicy
-from surefoot.decode import Decoding
-from surefoot.drafters.lookup import Lookup
+from surefoot.conversation import Conversation
+from surefoot.drafters import DRAFTERS
 from surefoot.drafters.none import NoDrafts
 from surefoot.errors import OptionError, PromptError, TokenizerError
+from surefoot.opening import Asked, OnRound, Opener, Prompt
 from surefoot.options import MAX_SEED, SamplingParams, SpeculativeOptions
 from surefoot.protocols import DrafterModel, Target
-from surefoot.request import Request, Result, Stream
-from surefoot.sampling import RequestSampler
-from surefoot.stops import Limits, NoText, OnToken, RequestStops
-from surefoot.text import StreamDecoder, Tokenizer
+from surefoot.request import Result, Stream
+from surefoot.samples import Samples
+from surefoot.stops import OnToken
+from surefoot.text import Tokenizer
 from surefoot.types import Tokens
-from surefoot.verify import verify, verify_reject
-
-Message: TypeAlias = Mapping[str, object]
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
-"""Text, token ids, or chat messages (``{"role": ..., "content": ...}``)."""
 
 _GREEDY = SamplingParams()
 _SPECULATE = SpeculativeOptions()
@@ -35,7 +30,7 @@ class Engine:
 
     Args:
         target: the model whose draws are the answer.
-        drafter: what guesses; None decodes plainly.
+        drafter: what guesses; None guesses nothing by itself.
         tokenizer: turns text and chat into ids and back.
         eos_token_ids: ids that end an answer.
         sampling_defaults: the model's own sampling parameters, for whoever asks for them.
@@ -53,11 +48,18 @@ class Engine:
         notes: Sequence[str] = (),
     ) -> None:
         self.target = target
-        self.drafter = drafter
+        self.drafter: DrafterModel = NoDrafts() if drafter is None else drafter
         self.tokenizer = tokenizer
         self.eos_token_ids = tuple(eos_token_ids)
         self.sampling_defaults = sampling_defaults
         self.notes = tuple(notes)
+        self._opener = Opener(target=target, tokenizer=tokenizer)
+        self._by_method = {name: make() for name, make in DRAFTERS.items()} | {self.drafter.method: self.drafter}
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What a request may name in ``SpeculativeOptions.method``."""
+        return tuple(self._by_method)
 
     def generate(
         self,
@@ -65,11 +67,14 @@ class Engine:
         params: SamplingParams = _GREEDY,
         *,
         speculative: SpeculativeOptions = _SPECULATE,
-        reference: str | Sequence[int] | None = None,
+        prediction: str | Sequence[int] | None = None,
         on_token: OnToken | None = None,
+        on_round: OnRound | None = None,
     ) -> Result:
         """Answers a prompt: the events of :meth:`stream`, read to their end."""
-        stream = self.stream(prompt, params, speculative=speculative, reference=reference, on_token=on_token)
+        stream = self.stream(
+            prompt, params, speculative=speculative, prediction=prediction, on_token=on_token, on_round=on_round
+        )
         with stream:
             for _ in stream:
                 pass
@@ -81,55 +86,87 @@ class Engine:
         params: SamplingParams = _GREEDY,
         *,
         speculative: SpeculativeOptions = _SPECULATE,
-        reference: str | Sequence[int] | None = None,
+        prediction: str | Sequence[int] | None = None,
         on_token: OnToken | None = None,
+        on_round: OnRound | None = None,
     ) -> Stream:
         """Answers a prompt token by token.
 
         Args:
             prompt: text (the tokenizer adds its special tokens once), ids as they are, or chat messages.
             params: how tokens are drawn and when the request ends.
-            speculative: how many tokens are drafted and how they are accepted.
-            reference: a further text for the lookup drafter: a predicted answer, or the file being edited.
+            speculative: how tokens are drafted and accepted.
+            prediction: a text much of which the answer is expected to repeat, such as the file being edited: drafted
+                from wherever the answer follows it, before the drafter is asked.
             on_token: called with each event before its token is committed; False ends the request after that token.
+            on_round: called with a record of each round, after it.
 
         Raises:
             RequestError: the prompt or an option cannot be served as asked. Nothing has been computed then.
         """
+        asked = self.ask(prompt, params, speculative, prediction)
+        return Stream(self._opener.open(replace(asked, on_token=on_token, on_round=on_round)))
+
+    def samples(
+        self,
+        prompt: Prompt,
+        params: SamplingParams = _GREEDY,
+        *,
+        n: int,
+        speculative: SpeculativeOptions = _SPECULATE,
+        prediction: str | Sequence[int] | None = None,
+    ) -> Samples:
+        """Several answers to one prompt, which is read once.
+
+        Sample ``i`` is the answer of a single request of the same seed whose ``sample_index`` is ``i`` more than that
+        of ``params``.
+
+        Raises:
+            RequestError: as for :meth:`stream`, or ``n`` is less than 1.
+        """
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise OptionError(f"n is {n!r}; expected an integer of at least 1")
+        asked = self.ask(prompt, params, speculative, prediction)
+        first = self._opener.open(asked)
+        others = [asked.sample(params.sample_index + i) for i in range(1, n)]
+        cache, start = first.decoding.cache, asked.drafter.start
+        return Samples(
+            [first, *(self._opener.resume(o, cache, start(self.target), keeps_drafter=False) for o in others)]
+        )
+
+    def conversation(self) -> Conversation:
+        """A conversation, whose turns keep what they share with the turns before."""
+        return Conversation(self._opener, self.ask)
+
+    def ask(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        speculative: SpeculativeOptions,
+        prediction: str | Sequence[int] | None,
+    ) -> Asked:
+        """A request in ids, checked; its seed drawn where none was given.
+
+        Raises:
+            RequestError: as for :meth:`stream`.
+        """
         tokens = self.encode(prompt)
         self._check_ids(params)
-        drafter = self._drafter_for(speculative, reference)
-        seed = secrets.randbelow(MAX_SEED) if params.seed is None else params.seed
-        room = self.target.context_length - len(tokens)
-        stop_ids = frozenset(params.stop_token_ids) | (
-            frozenset() if params.ignore_eos else frozenset(self.eos_token_ids)
-        )
-        limits = Limits(
-            stop_ids=stop_ids,
-            max_tokens=min(params.max_tokens, room),
-            at_context_end=room < params.max_tokens,
-            min_tokens=params.min_tokens,
-        )
-        stops = RequestStops(limits, StreamDecoder(self.tokenizer) if self.tokenizer else NoText(), on_token)
-        sampler = RequestSampler(
-            params,
-            tokens,
-            seed=seed,
-            vocab_size=self.target.vocab_size,
-            stop_ids=stop_ids,
+        if isinstance(prediction, str):
+            prediction = self._tokenizer_for("a prediction").encode(prediction, add_special_tokens=False)
+        off = speculative.num_draft == 0 or speculative.method == "none"
+        predicted = () if off else self._checked(_as_ids(prediction or ()), "the prediction")
+        if params.stop:
+            self._tokenizer_for("a stop string")
+        return Asked(
+            prompt=tokens,
+            params=params,
+            seed=secrets.randbelow(MAX_SEED) if params.seed is None else params.seed,
             speculative=speculative,
+            drafter=self._drafter_for(speculative),
+            prediction=predicted,
+            eos_ids=frozenset(() if params.ignore_eos else self.eos_token_ids),
         )
-        rejecting = speculative.acceptance == "reject" and not params.greedy
-        decoding = Decoding(
-            cache=self.target.new_cache(len(tokens) + limits.max_tokens + speculative.num_draft),
-            drafter=drafter.start(self.target),
-            sampler=sampler,
-            stops=stops,
-            policy=FixedPolicy(speculative.num_draft),
-            verify=verify_reject if rejecting else verify,
-            vocab_size=self.target.vocab_size,
-        )
-        return Stream(Request(prompt=tokens, seed=seed, target=self.target, stops=stops, decoding=decoding))
 
     def encode(self, prompt: Prompt) -> Tokens:
         """The ids a prompt becomes, checked against vocabulary and context.
@@ -146,10 +183,8 @@ class Engine:
             tokens = _as_ids(prompt)
         if not tokens:
             raise PromptError("the prompt has no tokens; expected at least one")
-        size, context = self.target.vocab_size, self.target.context_length
-        wrong = next((token for token in tokens if not 0 <= token < size), None)
-        if wrong is not None:
-            raise PromptError(f"the prompt holds id {wrong}; the vocabulary has ids 0 to {size - 1}")
+        self._checked(tokens, "the prompt")
+        context = self.target.context_length
         if len(tokens) >= context:
             raise PromptError(
                 f"the prompt has {len(tokens)} tokens; the model's context of {context} leaves room for {context - 1} "
@@ -157,20 +192,23 @@ class Engine:
             )
         return tokens
 
-    def _drafter_for(self, speculative: SpeculativeOptions, reference: str | Sequence[int] | None) -> DrafterModel:
-        drafter = self.drafter if self.drafter is not None and speculative.num_draft else NoDrafts()
-        if reference is None:
-            return drafter
-        if not isinstance(self.drafter, Lookup):
+    def _drafter_for(self, speculative: SpeculativeOptions) -> DrafterModel:
+        if speculative.num_draft == 0:
+            return self._by_method["none"]
+        method = speculative.method or self.drafter.method
+        if method not in self._by_method:
             raise OptionError(
-                f"a reference text was given and the drafter is {type(self.drafter).__name__}; it is read by the "
-                "lookup drafter alone: load the engine with drafter='lookup'"
+                f"method is {method!r}; this engine drafts with one of {', '.join(self.methods)}. Load the drafter you "
+                "want with the engine"
             )
-        if drafter is not self.drafter:
-            return drafter
-        if isinstance(reference, str):
-            reference = self._tokenizer_for("a reference text").encode(reference, add_special_tokens=False)
-        return Lookup(min_match=self.drafter.min_match, reference=_as_ids(reference))
+        return self._by_method[method]
+
+    def _checked(self, tokens: Tokens, what: str) -> Tokens:
+        size = self.target.vocab_size
+        wrong = next((token for token in tokens if not 0 <= token < size), None)
+        if wrong is not None:
+            raise PromptError(f"{what} holds id {wrong}; the vocabulary has ids 0 to {size - 1}")
+        return tokens
 
     def _tokenizer_for(self, what: str) -> Tokenizer:
         if self.tokenizer is None:

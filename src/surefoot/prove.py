@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from surefoot.engine import Engine, Prompt
+from surefoot.engine import Engine
+from surefoot.opening import Prompt
 from surefoot.options import SamplingParams, SpeculativeOptions
 from surefoot.request import Result
 from surefoot.rescoring import Rescoring, smallest_rise

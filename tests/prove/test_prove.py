@@ -14,7 +14,7 @@ from torch import Tensor
 
 from surefoot import Engine, SamplingParams, SpeculativeOptions
 from surefoot.drafters.lookup import Lookup
-from surefoot.engine import Prompt
+from surefoot.opening import Prompt
 from surefoot.prove import Proof, Settings, prove
 from surefoot.request import Result
 from surefoot.types import Capture, DraftTree, TargetOutput, Verdict, host_tokens
