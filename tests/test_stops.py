@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import threading
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.text.vocabularies import KINDS
 
 from surefoot.stops import Limits, RequestStops
-from surefoot.types import Event, Tokens, Verdict
+from surefoot.text import StreamDecoder, Tokenizer
+from surefoot.types import Event, FinishReason, Tokens, Verdict
 
 ROWS = torch.zeros(8, 4)
 
@@ -115,3 +121,159 @@ def test_rounds_are_numbered_from_the_prefill_on() -> None:
         stops.take(verdict, ROWS)
     assert [event.round for event in stops.events] == [0, 1, 1, 2]
     assert [event.origin for event in stops.events] == ["bonus", "draft", "bonus", "bonus"]
+
+
+def text_stops(tokenizer: Tokenizer, *stop: str, **limits: int) -> RequestStops:
+    """The stops of a request whose text is a tokenizer's."""
+    given = {"max_tokens": 40, "min_tokens": 0, **limits}
+    return RequestStops(
+        Limits(stop_ids=(), eos_ids=tokenizer.special_ids, stop=stop, at_context_end=False, **given),
+        StreamDecoder(tokenizer),
+    )
+
+
+def taken(stops: RequestStops, tokens: Sequence[int], sizes: Sequence[int]) -> FinishReason | None:
+    """Feeds ``tokens`` in rounds of ``sizes`` in turn, until one ends the request."""
+    reason: FinishReason | None = None
+    done = 0
+    for size in itertools.cycle(sizes):
+        if reason is not None or done == len(tokens):
+            return reason
+        count, reason = stops.take(run_of(*tokens[done : done + size]), ROWS)
+        done += count
+    return reason
+
+
+def account(stops: RequestStops) -> tuple[object, ...]:
+    """All that must not depend on how tokens came: rounds and origins do."""
+    return [(event.token, event.text, event.finish_reason) for event in stops.events], stops.matched, stops.remaining
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte level, stripped", "llama 2", "gemma", "metaspace"])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_rounds_do_not_change_where_a_text_ends(kind: str, data: st.DataObject) -> None:
+    tokenizer = KINDS[kind]
+    tokens = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), min_size=1, max_size=14))
+    whole = tokenizer.decode(tokens)
+    places = st.tuples(st.integers(0, len(whole)), st.integers(1, 5))
+    cuts = data.draw(st.lists(places, max_size=3))
+    stop = [whole[start : start + size] for start, size in cuts if whole[start : start + size]]
+    limits = {"max_tokens": data.draw(st.integers(1, 15)), "min_tokens": data.draw(st.sampled_from([0, 0, 3]))}
+    one_by_one = text_stops(tokenizer, *stop, **limits)
+    reason = taken(one_by_one, tokens, (1,))
+    for sizes in ((2,), (len(tokens),), data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))):
+        rounds = text_stops(tokenizer, *stop, **limits)
+        assert taken(rounds, tokens, sizes) == reason
+        assert account(rounds) == account(one_by_one)
+    shown = "".join(texts(one_by_one))
+    if reason == "stop" and isinstance(one_by_one.matched, str):
+        assert one_by_one.matched in stop
+        assert tokenizer.decode(tokens[: len(one_by_one.events)]).startswith(shown + one_by_one.matched)
+    elif reason is not None:
+        ended = [event.token for event in one_by_one.events]
+        assert shown == tokenizer.decode(ended)
+        assert limits["min_tokens"] or not any(text in shown for text in stop)
+
+
+def test_a_stop_string_ends_ids_and_text_at_the_token_that_completes_it() -> None:
+    tokenizer = KINDS["byte level"]
+    for size in range(1, 9):
+        stops = text_stops(tokenizer, "cd")
+        assert taken(stops, b"abcdefg", (size,)) == "stop"
+        assert [event.token for event in stops.events] == [*b"abcd"]
+        assert texts(stops) == ["a", "b", "", ""]
+        assert stops.matched == "cd"
+        assert stops.events[-1].finish_reason == "stop"
+
+
+def test_held_back_text_comes_as_soon_as_it_cannot_be_a_stop_string() -> None:
+    stops = text_stops(KINDS["byte level"], "bcd")
+    taken(stops, b"abcx", (4,))
+    assert texts(stops) == ["a", "", "", "bcx"]
+    ended = text_stops(KINDS["byte level"], "bcd", max_tokens=3)
+    assert taken(ended, b"abcx", (4,)) == "length"
+    assert texts(ended) == ["a", "", "bc"]
+    assert ended.matched is None
+
+
+@pytest.mark.parametrize("min_tokens", range(6))
+def test_a_stop_string_counts_from_min_tokens_on(min_tokens: int) -> None:
+    """It ends a request with a token that comes after ``min_tokens`` others, wherever it begins."""
+    stops = text_stops(KINDS["byte level"], "ab", min_tokens=min_tokens)
+    reason = taken(stops, b"xabxx", (3,))
+    assert (reason, "".join(texts(stops))) == (("stop", "x") if min_tokens < 3 else (None, "xabxx"))
+
+
+def test_a_stop_string_that_only_the_end_brings_to_light_cuts_too() -> None:
+    llama = KINDS["llama 2"]
+    smile = [3 + byte for byte in "🙂".encode()]
+    word = llama.core.token_to_id("▁hello")
+    assert word is not None
+    for tokens, max_tokens, count in (
+        ([word, *smile], 5, 5),
+        ([word, *smile, word], 40, 6),
+        ([word, *smile, 2, word], 40, 6),
+    ):
+        stops = text_stops(llama, "🙂", max_tokens=max_tokens)
+        assert taken(stops, tokens, (9,)) == "stop"
+        assert "".join(texts(stops)) == "hello"
+        assert len(stops.events) == count
+        assert stops.matched == "🙂"
+    cancelled = text_stops(llama, "🙂")
+    taken(cancelled, [word, *smile[:3]], (9,))
+    cancelled.cancel()
+    assert cancelled.take(run_of(smile[3], word), ROWS) == (1, "stop")
+    assert "".join(texts(cancelled)) == "hello"
+
+
+def test_a_stop_string_is_found_across_a_special_token_without_text() -> None:
+    tokenizer = KINDS["byte level"]
+    special = tokenizer.core.token_to_id("<s>")
+    stops = RequestStops(
+        Limits(stop_ids=(), stop=("ab", "<s>"), max_tokens=9, at_context_end=False), StreamDecoder(tokenizer)
+    )
+    assert taken(stops, [*b"xa", special, *b"b"], (2,)) == "stop"
+    assert stops.matched == "ab"
+
+
+def test_what_ended_a_request_is_named_but_not_the_models_own_eos() -> None:
+    limits = Limits(stop_ids=(9,), eos_ids=(8,), max_tokens=20, at_context_end=False)
+    for tokens, reason, matched in (((1, 9), "stop", 9), ((1, 8), "stop", None), ((1, 2), None, None)):
+        stops = RequestStops(limits, Pairs())
+        assert stops.take(run_of(*tokens), ROWS) == (2, reason)
+        assert stops.matched == matched
+
+
+def test_cancelling_from_another_thread_keeps_one_more_token_and_all_held_text() -> None:
+    stops = text_stops(KINDS["byte level"], "bcd")
+    assert not stops.cancelled
+    assert stops.take(run_of(*b"ab"), ROWS) == (2, None)
+    thread = threading.Thread(target=stops.cancel)
+    thread.start()
+    thread.join()
+    assert stops.cancelled
+    assert stops.take(run_of(*b"cde"), ROWS) == (1, "cancelled")
+    assert texts(stops) == ["a", "", "bc"]
+    assert stops.events[-1].finish_reason == "cancelled"
+
+
+def test_cancelling_from_on_token_ends_with_that_token() -> None:
+    stops = stops_of(on_token=lambda event: stops.cancel() if event.token == 2 else None)
+    assert stops.take(run_of(1, 2, 3, 4), ROWS) == (2, "cancelled")
+    assert texts(stops) == ["", "12"]
+
+
+def test_a_cut_one_token_late_is_seen() -> None:
+    """Negative control: the laws above fail for stops that look at a string one token after it is complete."""
+
+    class Late(RequestStops):
+        def _cut(self, shown: str, finish: FinishReason | None) -> tuple[str, FinishReason | None]:
+            late, self.shown = getattr(self, "shown", ""), shown
+            return super()._cut(late, finish)
+
+    stops = Late(
+        Limits(stop_ids=(), stop=("cd",), max_tokens=9, at_context_end=False), StreamDecoder(KINDS["byte level"])
+    )
+    assert taken(stops, b"abcdefg", (3,)) == "stop"
+    assert [event.token for event in stops.events] != [*b"abcd"]
