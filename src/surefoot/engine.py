@@ -93,7 +93,8 @@ class Engine:
         """Answers a prompt token by token.
 
         Args:
-            prompt: text (the tokenizer adds its special tokens once), ids as they are, or chat messages.
+            prompt: text (the tokenizer adds its special tokens once), ids as they are, or chat messages. An answer's
+                text goes on from that of text or ids; the answer to a chat is a text of its own.
             params: how tokens are drawn and when the request ends.
             speculative: how tokens are drafted and accepted.
             prediction: a text much of which the answer is expected to repeat, such as the file being edited: drafted
@@ -166,6 +167,7 @@ class Engine:
             drafter=self._drafter_for(speculative),
             prediction=predicted,
             eos_ids=frozenset(() if params.ignore_eos else self.eos_token_ids),
+            text_before=() if _is_chat(prompt) else tokens,
         )
 
     def encode(self, prompt: Prompt) -> Tokens:
@@ -177,7 +179,7 @@ class Engine:
         """
         if isinstance(prompt, str):
             tokens = self._tokenizer_for("a text prompt").encode(prompt)
-        elif prompt and isinstance(prompt[0], Mapping):
+        elif _is_chat(prompt):
             tokens = self._tokenizer_for("a chat prompt").chat([m for m in prompt if isinstance(m, Mapping)])
         else:
             tokens = _as_ids(prompt)
@@ -231,6 +233,10 @@ class Engine:
                 raise OptionError(
                     f"{option} names id {wrong[0]}; the vocabulary has ids 0 to {self.target.vocab_size - 1}"
                 )
+
+
+def _is_chat(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def _as_ids(ids: Sequence[object]) -> Tokens:

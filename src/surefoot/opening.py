@@ -40,6 +40,7 @@ class Asked:
         drafter: what guesses.
         prediction: ids of a predicted answer; none where nothing shall be drafted.
         eos_ids: the model's ids that end it.
+        text_before: ids whose text the answer's goes on from; none for a chat, whose answers are texts of their own.
         on_token, on_round: who watches.
     """
 
@@ -50,6 +51,7 @@ class Asked:
     drafter: DrafterModel
     prediction: Tokens
     eos_ids: frozenset[int]
+    text_before: Tokens = ()
     on_token: OnToken | None = None
     on_round: OnRound | None = None
 
@@ -96,7 +98,7 @@ class Opener:
             at_context_end=num_new < params.max_tokens,
             min_tokens=params.min_tokens,
         )
-        stops = RequestStops(limits, self._text(), asked.on_token, scorer=self._scorer(params.logprobs))
+        stops = RequestStops(limits, self._text(asked), asked.on_token, scorer=self._scorer(params.logprobs))
         sampler = RequestSampler(
             params,
             asked.prompt,
@@ -133,8 +135,8 @@ class Opener:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def _text(self) -> TextStream:
-        return StreamDecoder(self.tokenizer) if self.tokenizer else NoText()
+    def _text(self, asked: Asked) -> TextStream:
+        return StreamDecoder(self.tokenizer, after=asked.text_before) if self.tokenizer else NoText()
 
     def _scorer(self, num_top: int | None) -> LogprobScorer | None:
         if num_top is None:
