@@ -26,8 +26,8 @@ def propose(drafter: LookupDrafter, root: int, count: int) -> list[int]:
     return tokens[1:]
 
 
-def started(text: list[int], *, min_match: int = 1, reference: tuple[int, ...] = ()) -> LookupDrafter:
-    drafter = LookupDrafter(Lookup(min_match=min_match, reference=reference))
+def started(text: list[int], *, min_match: int = 1) -> LookupDrafter:
+    drafter = LookupDrafter(Lookup(min_match=min_match))
     drafter.observe(text, NOTHING, None)
     return drafter
 
@@ -57,16 +57,6 @@ def test_keeps_silent_on_matches_shorter_than_asked_for() -> None:
 
 def test_drafts_nothing_when_the_plan_allows_nothing() -> None:
     assert propose(started([1, 1, 1]), 1, 0) == []
-
-
-def test_reads_the_reference_text_and_never_runs_across_its_end() -> None:
-    drafter = started([9], reference=(1, 2, 3))
-    assert propose(drafter, 2, 5) == [3]
-    assert propose(drafter, 3, 5) == []
-
-
-def test_prefers_the_text_itself_to_an_equal_match_in_the_reference() -> None:
-    assert propose(started([1, 5, 0], reference=(1, 4)), 1, 1) == [5]
 
 
 def test_sees_tokens_of_a_finished_round() -> None:

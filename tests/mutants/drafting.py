@@ -37,19 +37,11 @@ LOOKUPS = (
         killer=LOOKUP + "test_every_proposal_continues_an_earlier_occurrence",
     ),
     Mutant(
-        name="lookup-runs-out-of-the-reference",
-        bug="a continuation crosses from one text into another",
-        file="drafters/lookup.py",
-        before="                break",
-        after="                continue",
-        killer=LOOKUP + "test_reads_the_reference_text_and_never_runs_across_its_end",
-    ),
-    Mutant(
         name="lookup-does-not-go-round",
         bug="a copy that meets its own end repeats the wrong token",
         file="drafters/lookup.py",
-        before="index = end + 1 + step % period",
-        after="index = end + 1 + min(step, period - 1)",
+        before="end + 1 + step % period",
+        after="end + 1 + min(step, period - 1)",
         killer=LOOKUP + "test_continues_cyclically_where_the_copy_meets_its_own_end",
     ),
     Mutant(
@@ -166,8 +158,8 @@ CUTS = (
         name="lookup-remembers-what-was-cut",
         bug="a regenerated turn is drafted from the answer that was thrown away",
         file="drafters/lookup.py",
-        before="        if kept < len(self._text.tokens):",
-        after="        if kept < len(self._text.tokens) - 4:",
+        before="        if length < len(self._text.tokens):",
+        after="        if length < len(self._text.tokens) - 4:",
         killer=AFTER_A_CUT,
     ),
     Mutant(

@@ -14,11 +14,9 @@ from surefoot.drafters.suffix import SuffixAutomaton
 from surefoot.errors import OptionError
 from surefoot.protocols import Sampler, Target
 from surefoot.tree import chain
-from surefoot.types import Capture, DraftTree, Plan, TargetOutput, Tokens
+from surefoot.types import Capture, DraftTree, Plan, TargetOutput
 
 _CAPTURE = Capture()
-_BOUNDARY = -1
-"""Stands between the reference text and the prompt; no token matches it, no draft runs across it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +25,9 @@ class Lookup:
 
     Attributes:
         min_match: shortest suffix, in tokens, that has to be found again before anything is drafted.
-        reference: ids of a further text to look up in: a predicted answer, or the file being edited.
     """
 
     min_match: int = 2
-    reference: Tokens = ()
     method: ClassVar[str] = "lookup"
 
     def __post_init__(self) -> None:
@@ -39,17 +35,16 @@ class Lookup:
             raise OptionError(f"min_match is {self.min_match}; expected at least 1")
 
     def start(self, target: Target) -> LookupDrafter:
-        """A drafter that knows the reference text alone."""
+        """A drafter that knows no text yet."""
         return LookupDrafter(self)
 
 
 class LookupDrafter:
-    """Lookup over one sequence: its prompt, its output, and the reference text."""
+    """Lookup over one sequence: its prompt and its answer."""
 
     def __init__(self, options: Lookup) -> None:
         self._min_match = options.min_match
-        self._text = SuffixAutomaton((*options.reference, _BOUNDARY) if options.reference else ())
-        self._num_given = len(self._text.tokens)
+        self._text = SuffixAutomaton()
 
     @property
     def capture(self) -> Capture:
@@ -72,10 +67,9 @@ class LookupDrafter:
 
     def truncate(self, length: int) -> None:
         """Goes back to the first ``length`` tokens observed: builds the automaton again, a few microseconds a token."""
-        kept = self._num_given + length
-        assert self._num_given <= kept <= len(self._text.tokens), length
-        if kept < len(self._text.tokens):
-            self._text = SuffixAutomaton(self._text.tokens[:kept])
+        assert 0 <= length <= len(self._text.tokens), length
+        if length < len(self._text.tokens):
+            self._text = SuffixAutomaton(self._text.tokens[:length])
 
     def close(self) -> None:
         """Forgets the text."""
@@ -85,11 +79,5 @@ class LookupDrafter:
         """Up to ``count`` tokens after index ``end`` of the text that ``root`` closes, going round at its end."""
         known = self._text.tokens
         period = len(known) - end
-        drafted: list[int] = []
-        for step in range(count):
-            index = end + 1 + step % period
-            token = root if index == len(known) else known[index]
-            if token == _BOUNDARY:
-                break
-            drafted.append(token)
-        return drafted
+        indices = (end + 1 + step % period for step in range(count))
+        return [root if index == len(known) else known[index] for index in indices]
