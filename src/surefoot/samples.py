@@ -20,6 +20,8 @@ class Samples:
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = tuple(requests)
+        for request in self._requests:
+            request.prompt_logprobs = self._requests[0].prompt_logprobs  # the prompt is read once, for all of them
         self._events = self._run()
         self._ended = False
 
