@@ -9,8 +9,8 @@ from functools import cache
 
 import pytest
 import torch
-from tests.factories import make_model
 from tests.guesses import Guesser, half_right
+from tests.pairs import FAMILIES, relative_of, target_of
 
 from surefoot import Engine, SamplingParams, SpeculativeOptions
 from surefoot.decode import Decoding, advance, prefill
@@ -21,30 +21,8 @@ from surefoot.protocols import DrafterModel
 from surefoot.tree import chain
 from surefoot.types import Capture, Verdict
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 PROMPT = (5, 9, 5, 9, 11, 60, 5, 9, 11, 3, 3, 7)
 NUM_TOKENS = 60
-
-
-@cache
-def target_of(family: str, dtype: torch.dtype) -> DecoderModel:
-    """A row-exact random model; mistral's window is shorter than the text."""
-    window = {"sliding_window": 10} if family == "mistral" else {}
-    return make_model(family, dtype, seed=3, exact="require", prefill_chunk=5, **window)
-
-
-@cache
-def relative_of(family: str, dtype: torch.dtype) -> DecoderModel:
-    """The target with its weights shaken: a draft model that is often, not always, right."""
-    window = {"sliding_window": 10} if family == "mistral" else {}
-    model = make_model(family, dtype, seed=3, **window)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator).to(dtype)
-            parameter.add_(0.15 * parameter.abs().mean() * noise)
-    model.prepare(exact="auto", prefill_chunk=512)
-    return model
 
 
 def params_at(temperature: float) -> SamplingParams:
