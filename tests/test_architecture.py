@@ -30,6 +30,7 @@ LAYERS = {
     4: {"control", "decode"},
     5: {
         "api",
+        "bench",
         "chat",
         "conversation",
         "engine",
@@ -40,6 +41,7 @@ LAYERS = {
         "provenance",
         "request",
         "rescoring",
+        "settings",
         "samples",
         "stops",
         "stop_strings",
@@ -49,26 +51,32 @@ LAYERS = {
 }
 LAYER_OF = {module: layer for layer, modules in LAYERS.items() for module in modules}
 
+PAIR = [
+    *["--draft-model", "--method", "--lookup-min", "--speculative-config", "--threads"],
+    *["--config", "--profile"],
+]
+LAW = [
+    *["--temperature", "--top-k", "--top-p", "--min-p"],
+    *["--repetition-penalty", "--presence-penalty", "--frequency-penalty"],
+    *["--logit-bias", "--forbidden-token", "--allowed-token"],
+    *["--min-tokens", "--max-tokens", "--stop", "--stop-token-id", "--ignore-eos", "--seed"],
+]
+SPECULATION = ["--num-draft", "--num-draft-tokens", "--acceptance", "--draft-sampling"]
+LOADING = ["--dtype", "--device", "--exact", "--prefill-chunk"]
 FLAGS = {
     "": ["--version"],
     "generate": [
-        *["--draft-model", "--method", "--threads"],
-        *["--prompt", "--prompt-file", "--chat", "--system", "--lookup-file"],
+        *[*PAIR, *LAW, *SPECULATION, *LOADING],
+        *["--prompt", "--prompt-file", "--chat", "--system", "--prediction"],
         *["--measure-plain", "--no-measure-plain", "--json"],
-        *["--temperature", "--top-k", "--top-p", "--min-p"],
-        *["--repetition-penalty", "--presence-penalty", "--frequency-penalty"],
-        *["--min-tokens", "--max-tokens", "--stop-token-id", "--ignore-eos", "--seed"],
-        *["--num-draft", "--num-draft-tokens", "--acceptance", "--draft-sampling"],
-        *["--dtype", "--device", "--exact", "--prefill-chunk"],
     ],
     "prove": [
-        *["--draft-model", "--method", "--threads"],
+        *[*PAIR, *LOADING],
         *["--prompts", "--limit", "--temperature", "--seeds", "--json"],
         *["--top-k", "--top-p", "--min-p"],
         *["--repetition-penalty", "--presence-penalty", "--frequency-penalty"],
         *["--max-tokens", "--ignore-eos"],
         *["--num-draft", "--num-draft-tokens", "--draft-sampling"],
-        *["--dtype", "--device", "--exact", "--prefill-chunk"],
     ],
 }
 """The command line, frozen: a flag that comes, goes or changes its name edits this list and the changelog."""

@@ -1,0 +1,1 @@
+"""A measurement as one HTML file that needs nothing else."""
