@@ -33,6 +33,7 @@ LAYERS = {
         "bench",
         "chat",
         "conversation",
+        "doctor",
         "engine",
         "loading",
         "opening",
