@@ -15,17 +15,20 @@ from surefoot import SamplingParams, SpeculativeOptions
 from surefoot.drafters.draft_model import DraftModel
 from surefoot.drafters.lookup import Lookup
 from surefoot.drafters.none import NoDrafts
+from surefoot.drafters.predicted import Predicted
 from surefoot.protocols import Drafter, DrafterModel
 from surefoot.sampling import RequestSampler
 from surefoot.types import Plan, TargetOutput
 
 NOTHING = TargetOutput(logits=None)
 VOCAB_SIZE = 5
+PREDICTION = (1, 2, 3, 4, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 1, 3, 0, 2, 4)
 PLAN = Plan(num_nodes=4, depth=4)
 MODELS: dict[str, Callable[[], DrafterModel]] = {
     "none": NoDrafts,
     "lookup": lambda: Lookup(min_match=1),
     "draft": lambda: DraftModel(TableTarget(context_length=10_000, order=6)),
+    "predicted": lambda: Predicted(PREDICTION, Lookup(min_match=1)),
 }
 Change = Callable[[Drafter, int], None]
 

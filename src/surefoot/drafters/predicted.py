@@ -83,11 +83,11 @@ class PredictedDrafter:
 
     def truncate(self, length: int) -> None:
         """Goes back to the first ``length`` tokens observed, the inner drafter too."""
+        self._inner.truncate(length)
         kept = max(0, length - self._num_before)
         assert kept < len(self._trail), length
         del self._trail[kept + 1 :]
         del self._answer[self._trail[-1][1] :]
-        self._inner.truncate(length)
 
     def close(self) -> None:
         """Closes the inner drafter."""
