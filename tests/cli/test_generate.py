@@ -118,12 +118,12 @@ def _ends(program: Program, model: str, seed: int) -> bool:
     return got["finish_reason"] == "stop"
 
 
-def test_a_lookup_file_is_looked_up_in(surefoot_program: Program, model: str, tmp_path: Path) -> None:
+def test_a_prediction_is_drafted_from(surefoot_program: Program, model: str, tmp_path: Path) -> None:
     flags = ("--prompt", "def greet(name):", "--method", "lookup", "--ignore-eos", "--max-tokens", "24")
     alone = report(surefoot_program, model, *flags)
     predicted = tmp_path / "predicted.txt"
     predicted.write_text("def greet(name):" + alone["text"].partition("\ufffd")[0], encoding="utf-8")
-    helped = report(surefoot_program, model, *flags, "--lookup-file", str(predicted))
+    helped = report(surefoot_program, model, *flags, "--prediction", str(predicted))
     assert helped["tokens"] == alone["tokens"]
     assert helped["stats"]["accepted"] > alone["stats"]["accepted"]
 
@@ -226,8 +226,8 @@ def test_load_options_and_threads_reach_the_engine(model: str) -> None:
         (("--stop-token-id", "100000"), "100000"),
         (("--prompt-file", "x"), "expected one of the two"),
         (("--system", "Be brief."), "--chat"),
-        (("--lookup-file", "no-such-file"), "expected a readable UTF-8 file"),
-        (("--lookup-file", "x", "--method", "none"), "expected --method lookup"),
+        (("--prediction", "no-such-file"), "expected a readable UTF-8 file"),
+        (("--prediction", "x", "--num-draft", "0"), "expected at least 1"),
     ],
 )
 def test_wrong_values_exit_with_2_and_say_what_was_expected(

@@ -14,8 +14,8 @@ import typer
 from surefoot.cli.flags import LOAD, SAMPLING, SPECULATIVE, Source, command_of
 from surefoot.cli.pair import Pair
 from surefoot.cli.show import Printer, show_notes, summary, tokens_per_second
-from surefoot.engine import Prompt
 from surefoot.errors import OptionError
+from surefoot.opening import Prompt
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
 from surefoot.request import Result, Stream
 
@@ -42,10 +42,12 @@ class Input:
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message, with --chat.")] = (
         None
     )
-    lookup_file: Annotated[
+    prediction: Annotated[
         Path | None,
         typer.Option(
-            "--lookup-file", metavar="FILE", help="A further text to look up in, such as the file being edited."
+            "--prediction",
+            metavar="FILE",
+            help="A text the answer will largely repeat, such as the file being edited; drafted from with any method.",
         ),
     ] = None
     measure_plain: Annotated[
@@ -71,9 +73,9 @@ class Input:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*system, {"role": "user", "content": text}]
 
-    def read_lookup(self) -> str | None:
-        """The further text, if one was named."""
-        return None if self.lookup_file is None else read_text(self.lookup_file, "--lookup-file")
+    def read_prediction(self) -> str | None:
+        """The predicted answer, if one was named."""
+        return None if self.prediction is None else read_text(self.prediction, "--prediction")
 
     def _text(self) -> str:
         if self.prompt is not None:
@@ -102,17 +104,17 @@ def command(
     Text goes to stdout; the legend and the closing line go to stderr. The draft length is fixed: where drafts are
     rarely right, speculation is slower than plain decoding, and the closing line says so.
     """
-    if given.lookup_file is not None and pair.drafter != "lookup":
-        raise OptionError(f"--lookup-file came with the drafter {pair.drafter!r}; expected --method lookup")
-    prompt, reference = given.read(), given.read_lookup()
+    if given.prediction is not None and speculative.num_draft == 0:
+        raise OptionError("--prediction came with --num-draft 0, which drafts nothing; expected at least 1")
+    prompt, prediction = given.read(), given.read_prediction()
     measuring = _wants_plain(given, pair, sampling, speculative)
     engine = pair.load(options)
     if not given.as_json:
         show_notes(engine.notes)
     if measuring:  # so that neither run pays for warming up
         warm = replace(sampling, max_tokens=min(sampling.max_tokens, WARMING_TOKENS))
-        engine.generate(prompt, warm, speculative=speculative, reference=reference)
-    stream = engine.stream(prompt, sampling, speculative=speculative, reference=reference)
+        engine.generate(prompt, warm, speculative=speculative, prediction=prediction)
+    stream = engine.stream(prompt, sampling, speculative=speculative, prediction=prediction)
     result = _drain(stream) if given.as_json else _print(stream)
     plain = None
     if measuring:
@@ -131,7 +133,8 @@ def command(
 def _wants_plain(given: Input, pair: Pair, sampling: SamplingParams, speculative: SpeculativeOptions) -> bool:
     if given.measure_plain is not None:
         return given.measure_plain
-    return pair.drafter != "none" and speculative.num_draft > 0 and sampling.max_tokens <= MEASURED_BY_DEFAULT
+    speculating = speculative.num_draft > 0 and (pair.drafter != "none" or given.prediction is not None)
+    return speculating and sampling.max_tokens <= MEASURED_BY_DEFAULT
 
 
 def _drain(stream: Stream) -> Result:

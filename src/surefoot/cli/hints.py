@@ -26,7 +26,6 @@ FOREIGN_FLAGS = {
     "--prompt-lookup-num-tokens": f"{_LOOKUP} {_NUM_DRAFT}",
     "--spec-type": "--method",
     "--speculative-algorithm": "--method",
-    "--speculative-config": "--method, --draft-model and --num-draft",
     "--temp": "--temperature",
     "--n-predict": "--max-tokens",
     "--predict": "--max-tokens",
