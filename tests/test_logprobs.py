@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.factories import make_checkpoint, make_model
 from tests.guesses import Guesser, half_right, oracle
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from surefoot import Engine, SamplingParams, SpeculativeOptions
 from surefoot.drafters.draft_model import DraftModel
@@ -155,6 +154,8 @@ def drafter_of(name: str, answer: Sequence[int]) -> DrafterModel | None:
 @cache
 def teacher_forced(ids: Tokens) -> Tensor:
     """transformers' log probabilities after each of ``ids``, in one forward: fp64 ``[N, V]``."""
+    from transformers import LlamaForCausalLM  # slow, and most tests here need none
+
     model = LlamaForCausalLM.from_pretrained(checkpoint(), dtype=torch.float32)
     with torch.inference_mode():
         return torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), dim=-1)

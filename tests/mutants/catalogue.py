@@ -7,6 +7,7 @@ from tests.mutants.drafting import DRAFTING
 from tests.mutants.networks import NETWORKS
 from tests.mutants.sampling import SAMPLING
 from tests.mutants.serving import SERVING
+from tests.mutants.stopping import STOPPING
 from tests.mutants.verifying import VERIFYING
 
-MUTANTS = (*DECODING, *VERIFYING, *SAMPLING, *DRAFTING, *NETWORKS, *SERVING)
+MUTANTS = (*DECODING, *VERIFYING, *SAMPLING, *DRAFTING, *NETWORKS, *SERVING, *STOPPING)
