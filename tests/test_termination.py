@@ -6,6 +6,7 @@ models, so that every row is exact and the cache can be read. One real pair foll
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +27,7 @@ from surefoot.protocols import DrafterModel
 from surefoot.request import Result
 from surefoot.stops import RequestStops
 from surefoot.text import Tokenizer
-from surefoot.types import FinishReason, Verdict
+from surefoot.types import Event, FinishReason, Verdict
 
 PROMPT = (3, 4, 5, 3, 4)
 LENGTH = 14
@@ -148,6 +149,7 @@ def check(pair: Pair, end: End, expected: Result, name: str) -> int:
     assert result.usage.completion_tokens == len(result.events) == len(result.tokens)
     assert "".join(event.text for event in result.events) == result.text
     assert result.stats.fallbacks == 0
+    assert result.stats.accepted == sum(event.origin == "draft" for event in result.events), "none past the cut count"
     return result.stats.accepted
 
 
@@ -221,6 +223,47 @@ def test_every_drafter_meets_max_tokens_from_zero_on(kind: str, temperature: flo
         assert expected.finish_reason == "length"
         accepted = [check(pair, end, expected, name) for name in DRAFTERS]
         assert (accepted[DRAFTERS.index("oracle")] > 0) == (max_tokens > 2)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_an_end_that_is_only_drafted_ends_nothing(kind: str, temperature: float) -> None:
+    """A drafter that says EOS, or a stop string, in every round (openvino.genai 3293)."""
+    pair = Pair(kind, temperature)
+    plain = unended(pair)
+    unsaid = [token for token in range(TARGETS[kind].vocab_size) if token not in plain.tokens[:LENGTH]]
+    for end in (End(eos=unsaid[0]), End(stop_id=unsaid[-1]), End(stop=("ab" * 9,))):
+        expected, _ = pair.run("none", end)
+        assert expected.tokens == plain.tokens[:LENGTH]
+        engine = pair.engine("none", end)
+        drafter = Guesser(lambda context, end=end: [[end.eos or end.stop_id or 2] * NUM_DRAFT])
+        ended = Engine(engine.target, drafter, engine.tokenizer, eos_token_ids=engine.eos_token_ids)
+        result = ended.generate(PROMPT, end.params(temperature))
+        assert account(result) == account(expected)
+        assert result.stats.drafted > 0
+
+
+@pytest.mark.parametrize("place", range(0, 9, 2))
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_cancelling_from_another_thread_ends_with_the_token_it_came_in(name: str, place: int) -> None:
+    pair = Pair("SentencePiece", 0.8)
+    plain = unended(pair)
+
+    def cancel(event: Event) -> None:
+        if len(stream._request.stops.events) == place:
+            thread = threading.Thread(target=stream.cancel)
+            thread.start()
+            thread.join()
+
+    params = End(stop=("a" * 20,)).params(0.8)
+    stream = pair.engine(name, End(), plain.tokens).stream(PROMPT, params, on_token=cancel)
+    assert len(list(stream)) == place + 1
+    cut, _ = pair.run("none", End(max_tokens=place + 1))
+    assert (stream.result.text, stream.result.tokens) == (cut.text, cut.tokens)
+    assert stream.result.finish_reason == "cancelled"
+    cache_left = stream._request.decoding.cache
+    assert isinstance(cache_left, TableCache)
+    assert cache_left.tokens == [*PROMPT, *plain.tokens[:place]]
 
 
 def test_texts_split_characters_between_tokens() -> None:
