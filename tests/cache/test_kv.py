@@ -9,6 +9,7 @@ from tests.factories import make_model
 from surefoot.cache.base import Transaction
 from surefoot.cache.kv import KVCache
 from surefoot.errors import BrokenCacheError, CacheError, CapacityError, TargetError
+from surefoot.ops.rope import Rope, RopeTable
 from surefoot.tree import chain
 from surefoot.types import Capture, DraftTree
 
@@ -23,6 +24,7 @@ def small_cache(capacity: int = 8) -> KVCache:
         num_layers=2,
         num_kv_heads=1,
         head_dim=2,
+        rope=RopeTable(Rope(theta=10000.0, dim=2), capacity, dtype=torch.float64, device=torch.device("cpu")),
         like=torch.empty(0, dtype=torch.float64),
     )
 

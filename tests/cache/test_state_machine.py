@@ -232,7 +232,7 @@ class TestTheMachineSees:
     def test_positions_by_node_index(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def by_index(self: forward.Forward, spans: list[forward.Span]) -> tuple[torch.Tensor, ...]:
             start = spans[0].cache.length + len(spans[0].nodes.parents) - spans[0].num_new
-            return tuple(table.narrow(0, start, spans[0].num_new) for table in (self._first_P1D, self._second_P1D))
+            return spans[0].cache.rope.run(start, spans[0].num_new)
 
         monkeypatch.setattr(forward.Forward, "_angles", by_index)
         self.breaks()

@@ -13,6 +13,7 @@ from surefoot.errors import CheckpointError, LoadError, UnsupportedModelError
 from surefoot.models import FAMILIES
 from surefoot.models.decoder import DecoderModel
 from surefoot.ops.rope import Rope
+from surefoot.ops.rope_scaling import Llama3
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
@@ -55,8 +56,7 @@ def test_tensors_fill_every_parameter_exactly_once(family: str) -> None:
         ("attn_logit_softcapping", 50.0),
         ("num_experts", 8),
         ("layer_types", ["linear_attention"] * 3),
-        ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
-        ("rope_scaling", {"type": "dynamic", "factor": 4.0}),
+        ("rope_scaling", {"rope_type": "proportional", "factor": 4.0}),
         ("rope_scaling", {"type": "mrope", "mrope_section": [1, 2, 3]}),
         ("rope_scaling", {"rope_type": "linear", "factor": 4.0, "attention_factor": 2.0}),
         ("rope_parameters", {"full_attention": {"rope_type": "default"}}),
@@ -158,7 +158,7 @@ def test_old_and_new_forms_of_rope_mean_the_same() -> None:
     raw = raw_config(rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, **LLAMA3})
     del raw["rope_theta"]
     assert FAMILIES["qwen3"].parse(raw).rope == old
-    assert old == Rope(theta=500.0, kind="llama3", factor=8.0, original_context=64)
+    assert old == Rope(theta=500.0, dim=16, scaling=Llama3(factor=8.0, original_context=64))
     with pytest.raises(CheckpointError, match="rope_scaling"):
         parse(rope_parameters={"rope_type": "default"}, rope_scaling={"type": "default"})
 

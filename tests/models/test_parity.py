@@ -11,7 +11,7 @@ from tests.factories import make_checkpoint, make_model
 
 from surefoot.models import FAMILIES
 from surefoot.models.decoder import DecoderModel
-from surefoot.ops import rope
+from surefoot.ops.rope_scaling import Llama3, Scaling
 from surefoot.types import Capture, TargetOutput
 
 TOKENS = torch.arange(40) * 37 % 97
@@ -106,9 +106,7 @@ def test_configs_written_by_transformers_mean_the_same(tmp_path: Path) -> None:
 
 def test_a_wrong_frequency_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_checkpoint(tmp_path, "llama", rope_scaling=LLAMA3)
-    wrong = rope.Rope(theta=10000.0)
-    right = rope.rope_frequencies
-    monkeypatch.setattr(rope, "rope_frequencies", lambda _, head_dim, device: right(wrong, head_dim, device))
+    monkeypatch.setattr(Llama3, "frequencies", Scaling.frequencies)
     assert largest_difference(path, make_model("llama", torch.float32, rope_scaling=LLAMA3)) > 1e-3
 
 

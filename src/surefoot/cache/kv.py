@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from surefoot.cache.base import Transaction
+from surefoot.ops.rope import RopeTable
 
 LayerRows = tuple[Tensor, ...]
 """One tensor per layer and kind: layer ``i`` has its keys at ``2 * i`` and its values at ``2 * i + 1``."""
@@ -22,14 +23,25 @@ class KVCache:
     Row ``j < length`` belongs to committed position ``j``; node ``i`` of the open round is row ``length + i``.
     Layers with a sliding window keep all rows too, so that every earlier length can be truncated to.
 
-    ``owner`` is the model the rows belong to; only that model writes and reads them.
+    ``owner`` is the model the rows belong to; only that model writes and reads them. ``rope`` is the table their keys
+    are rotated by, all of them, whatever else the model has.
     """
 
     def __init__(
-        self, *, owner: object, capacity: int, num_layers: int, num_kv_heads: int, head_dim: int, like: Tensor
+        self,
+        *,
+        owner: object,
+        capacity: int,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        rope: RopeTable,
+        like: Tensor,
     ) -> None:
         self.owner = owner
         self.transaction = Transaction(capacity)
+        self.rope = rope
+        rope.reserve(capacity)
         self._rows_LKCD = like.new_empty(2 * num_layers, num_kv_heads, capacity, head_dim)
 
     @property
@@ -93,6 +105,7 @@ class KVCache:
             num_layers=doubled_layers // 2,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
+            rope=self.rope,
             like=self._rows_LKCD,
         )
         other._rows_LKCD.narrow(2, 0, self.length).copy_(self._rows_LKCD.narrow(2, 0, self.length))

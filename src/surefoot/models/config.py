@@ -8,11 +8,8 @@ from surefoot.errors import CheckpointError
 from surefoot.ops.rope import Rope
 
 MAX_LAYERS = 1024
-MAX_CONTEXT = 2**23
-"""More layers or positions than these are taken for a damaged config, before memory is spent on them."""
-
 MAX_CONTEXT = 2**22
-"""The same for ``max_position_embeddings``, which sizes the tables of rotary positions."""
+"""More layers or positions than these are taken for a damaged config, before memory is spent on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +21,7 @@ class DecoderConfig:
         vocab_size: rows of the embedding and width of the logits.
         intermediate_size: width of the feed-forward's gate.
         num_heads, num_kv_heads, head_dim: query heads, key-value heads, and the size of each.
-        context_length: most tokens a sequence may have.
+        context_length: most tokens a sequence may have, an extension of the trained context by RoPE included.
         rms_norm_eps: added to the mean square in every norm.
         rope: how positions become angles.
         tied_head: whether the output head is the embedding.
@@ -54,13 +51,15 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         _require(self.num_layers <= MAX_LAYERS, f"num_hidden_layers is {self.num_layers}", f"at most {MAX_LAYERS}")
         context = self.context_length
-        _require(context <= MAX_CONTEXT, f"max_position_embeddings is {context}", f"at most {MAX_CONTEXT}")
+        _require(context <= MAX_CONTEXT, f"the context has {context} positions", f"at most {MAX_CONTEXT}")
         _require(
             self.num_heads % self.num_kv_heads == 0,
             f"num_attention_heads is {self.num_heads} and num_key_value_heads {self.num_kv_heads}",
             "query heads in equal groups, one per key-value head",
         )
         _require(self.head_dim % 2 == 0, f"head_dim is {self.head_dim}", "an even number, for rotary positions")
+        rotated = self.rope.dim
+        _require(rotated <= self.head_dim, f"{rotated} dimensions are rotated", f"at most head_dim, {self.head_dim}")
         _require(
             len(self.windows) == self.num_layers,
             f"layer_types has {len(self.windows)} entries",

@@ -50,7 +50,7 @@ class DecoderModel(nn.Module):
             self.head = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
 
     def prepare(self, *, exact: Exactness, prefill_chunk: int) -> None:
-        """Makes the model ready: builds the RoPE tables, picks the row arithmetic, and tests whether rows are exact.
+        """Makes the model ready: picks the row arithmetic and tests whether rows are exact.
 
         Call it again after moving or changing parameters. With ``exact="auto"`` the fast arithmetic is used and
         :attr:`strict` says what the test found; with ``"require"`` the exact one, and a difference is a ``LoadError``.
@@ -147,25 +147,33 @@ class DecoderModel(nn.Module):
     def new_cache(self, length: int, *, spare: int = 0) -> KVCache:
         """An empty cache for one sequence of at most ``length`` tokens, with room for ``spare`` tentative ones beyond.
 
+        Where RoPE depends on a sequence's length, ``length`` alone decides, here and once.
+
         Raises:
             CapacityError: ``length`` is less than 1 or ``spare`` less than 0.
         """
         for name, count, least in (("length", length, 1), ("spare", spare, 0)):
             if not isinstance(count, int) or isinstance(count, bool) or count < least:
                 raise CapacityError(f"a cache with {name} {count!r} was asked for; expected an integer from {least} up")
+        forward = self._ready()
         return KVCache(
             owner=self,
             capacity=length + spare,
             num_layers=self._config.num_layers,
             num_kv_heads=self._config.num_kv_heads,
             head_dim=self._config.head_dim,
-            like=torch.empty(0, dtype=self._ready().cache_dtype, device=self.device),
+            rope=forward.rope_tables.table(length),
+            like=torch.empty(0, dtype=forward.cache_dtype, device=self.device),
         )
 
     def serves(self, cache: Cache, length: int) -> bool:
-        """Whether the cache's committed rows are those of a sequence of at most ``length`` tokens: its own caches' are,
-        whatever the length."""
-        return isinstance(cache, KVCache) and cache.owner is self
+        """Whether the cache's committed rows are those of a sequence of at most ``length`` tokens.
+
+        False for another model's cache, and where a sequence of that length is rotated by another table.
+        """
+        if not isinstance(cache, KVCache) or cache.owner is not self:
+            return False
+        return self._ready().rope_tables.is_for(cache.rope, length)
 
     def prefill(self, tokens: Sequence[int], cache: Cache, capture: Capture) -> Iterator[tuple[Tokens, TargetOutput]]:
         """Feeds committed tokens chunk by chunk; the last output carries the last row's logits.

@@ -62,6 +62,8 @@ REFUSED: Mapping[str, str] = {
 class FieldReader:
     """Reads fields of one config and remembers which; :meth:`finish` refuses the others by name.
 
+    Whoever reads a field answers for its meaning, those of ``MUST_BE`` and ``REFUSED`` included.
+
     A field whose value is null counts as absent, as it does in the library that writes these files.
     """
 
@@ -97,8 +99,7 @@ class FieldReader:
         value = self.get(name)
         if value is None and default is not None:
             return default
-        valid = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not valid or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type,operator]  # checked just above
+        if not _is_positive(value):
             raise self.damaged(name, value, "a finite number greater than 0")
         return float(value)  # type: ignore[arg-type]  # checked just above
 
@@ -138,6 +139,14 @@ class FieldReader:
             raise self.damaged(name, value, "a list of strings")
         return tuple(value)
 
+    def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        """A list of ``count`` finite numbers greater than 0; required."""
+        value = self.get(name)
+        if not isinstance(value, list) or len(value) != count or not all(_is_positive(item) for item in value):
+            found = f"{len(value)} items" if isinstance(value, list) and len(value) != count else value
+            raise self.damaged(name, found, f"a list of {count} finite numbers greater than 0")
+        return tuple(float(item) for item in value)
+
     def damaged(self, name: str, found: object, expected: str) -> CheckpointError:
         """The error of a field that is missing, malformed or contradicts another."""
         shown = "missing" if found is None else f"{found!r:.80}"
@@ -154,10 +163,10 @@ class FieldReader:
     def finish(self) -> None:
         """Raises ``UnsupportedModelError`` naming every field that was not read and may change the maths."""
         for name, meaning in REFUSED.items():
-            if name in self._raw:
+            if name in self._raw and name not in self._read:
                 raise UnsupportedModelError(f"{self._where}: {name} announces {meaning}; this is not implemented")
         for name, implemented in MUST_BE.items():
-            found = self.get(name)
+            found = None if name in self._read else self.get(name)
             if found is not None and found != implemented:
                 raise self.unsupported(name, found, f"{implemented!r}")
         unknown = sorted(self._raw.keys() - self._read - HARMLESS)
@@ -167,3 +176,7 @@ class FieldReader:
                 f"{self._where}: {names}, which may change what the model computes; expected "
                 f"only fields of its family. Remove them from the file if they are harmless"
             )
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0

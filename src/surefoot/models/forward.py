@@ -1,7 +1,7 @@
 """One pass of rows through the decoder's layers, for one sequence or several.
 
 Shape suffixes: N rows of the forward, H hidden, V vocabulary, G query and key heads, K key-value heads, T rows read,
-D head size.
+D head size, R rotated dimensions of a head.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from surefoot.models.config import DecoderConfig
 from surefoot.models.weights import LayerWeights
 from surefoot.ops.attention import Round, Sight
 from surefoot.ops.norm import rms_norm
-from surefoot.ops.rope import rope_tables, rotate
+from surefoot.ops.rope import Factors, RopeTables, rotate
 from surefoot.ops.rows import RowArithmetic
 
 
@@ -41,7 +41,7 @@ class _Place:
 
 
 class Forward:
-    """The weights of a decoder laid out for its forward, with their RoPE tables and row arithmetic."""
+    """The weights of a decoder laid out for its forward, with its RoPE tables and row arithmetic."""
 
     def __init__(
         self,
@@ -62,10 +62,9 @@ class Forward:
         self._head_dim = config.head_dim
         self._distinct_windows = tuple(dict.fromkeys(config.windows))
         self._window_of_layer = tuple(self._distinct_windows.index(window) for window in config.windows)
-        tables = rope_tables(config.rope, config.head_dim, config.context_length, norm.device)
         # fp32 tables serve half-width models as they are: the rotation is computed, and its result cached, in fp32.
         wide = torch.float64 if norm.dtype == torch.float64 else torch.float32
-        self._first_P1D, self._second_P1D = (table.to(wide) for table in tables)
+        self.rope_tables = RopeTables(config.rope, dtype=wide, device=norm.device)
 
     def run(self, x: Tensor, spans: Sequence[Span], capture: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Embedded rows ``[N, H]``, the spans' one after the other, to the residual stream after the last layer.
@@ -74,7 +73,7 @@ class Forward:
         returns the streams after the layers of ``capture``, in its order.
         """
         rows, eps = self._rows, self._eps
-        first_N1D, second_N1D = self._angles(spans)
+        first_N1R, second_N1R = self._angles(spans)
         places = [self._place(span) for span in spans]
         counts = [span.num_new for span in spans]
         captured: dict[int, Tensor] = {}
@@ -84,7 +83,7 @@ class Forward:
             qk_NGD, v_NKD = qkv.split_with_sizes(self._heads, 1)
             if weights.qk_norm is not None:
                 qk_NGD = rms_norm(qk_NGD, None, eps) * weights.qk_norm
-            qk_NGD = rotate(qk_NGD, first_N1D, second_N1D)
+            qk_NGD = rotate(qk_NGD, first_N1R, second_N1R)
             q_NGD, k_NKD = qk_NGD.split_with_sizes(self._rotated_heads, 1)
             if len(places) == 1:
                 mixed = self._attend(layer, places[0], q_NGD, k_NKD, v_NKD)
@@ -127,12 +126,17 @@ class Forward:
         reads = tuple(cache.rows_to_read(sight.first, around.stop) for sight in sights)
         return _Place(cache.rows_to_write(around.stop - span.num_new, span.num_new), reads, sights)
 
-    def _angles(self, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
-        """The rotation factors of all rows, ``[N, 1, D]`` each."""
-        if len(spans) == 1 and spans[0].nodes.is_chain:
-            start = spans[0].cache.length + len(spans[0].nodes.parents) - spans[0].num_new
-            count = spans[0].num_new
-            return self._first_P1D.narrow(0, start, count), self._second_P1D.narrow(0, start, count)
-        positions = [span.cache.length + depth for span in spans for depth in span.nodes.depths[-span.num_new :]]
-        positions_N = torch.tensor(positions, device=self._norm.device)
-        return self._first_P1D.index_select(0, positions_N), self._second_P1D.index_select(0, positions_N)
+    def _angles(self, spans: Sequence[Span]) -> Factors:
+        """The rotation factors of all rows, ``[N, 1, R]`` each, every sequence's from its own cache's table."""
+        parts = [_span_angles(span) for span in spans]
+        if len(parts) == 1:
+            return parts[0]
+        firsts, seconds = zip(*parts, strict=True)
+        return torch.cat(firsts), torch.cat(seconds)
+
+
+def _span_angles(span: Span) -> Factors:
+    cache, (parents, depths, is_chain), num_new = span.cache, span.nodes, span.num_new
+    if is_chain:
+        return cache.rope.run(cache.length + len(parents) - num_new, num_new)
+    return cache.rope.rows([cache.length + depth for depth in depths[-num_new:]])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from surefoot.models.config import MAX_CONTEXT, MAX_LAYERS, DecoderConfig
+from surefoot.models.config import MAX_LAYERS, DecoderConfig
 from surefoot.models.fields import FieldReader
-from surefoot.ops.rope import Rope
+from surefoot.models.positions import ALL_TYPES, RopeTraits, read_positions
 
-DEFAULT_THETA = 10000.0
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 Windows = tuple[int | None, ...]
@@ -24,12 +23,16 @@ class Traits:
         windows: reads the attention windows of ``num_layers`` layers.
         head_dim: size of a head where the config does not say; None: the hidden size divided among the heads.
         kv_heads_required: whether the config must give the number of key-value heads (null: as many as query heads).
+        rms_norm_eps: the norms' epsilon where the config does not say.
+        rope: what it may say of positions.
     """
 
     architecture: str
     windows: Callable[[FieldReader, int], Windows]
     head_dim: int | None = None
     kv_heads_required: bool = True
+    rms_norm_eps: float = 1e-6
+    rope: RopeTraits = ALL_TYPES
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -44,6 +47,8 @@ def read_decoder(fields: FieldReader, traits: Traits) -> DecoderConfig:
         raise fields.unsupported("architectures", list(architectures), traits.architecture)
     num_layers, num_heads = fields.count("num_hidden_layers", most=MAX_LAYERS), fields.count("num_attention_heads")
     hidden_size = fields.count("hidden_size")
+    head_dim = _read_head_dim(fields, hidden_size, num_heads, traits)
+    rope, context_length = read_positions(fields, traits.rope, head_dim)
     config = DecoderConfig(
         model_type=model_type,
         vocab_size=fields.count("vocab_size"),
@@ -52,10 +57,10 @@ def read_decoder(fields: FieldReader, traits: Traits) -> DecoderConfig:
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=_read_kv_heads(fields, num_heads, traits),
-        head_dim=_read_head_dim(fields, hidden_size, num_heads, traits),
-        context_length=fields.count("max_position_embeddings", most=MAX_CONTEXT),
-        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope=read_rope(fields),
+        head_dim=head_dim,
+        context_length=context_length,
+        rms_norm_eps=fields.number("rms_norm_eps", traits.rms_norm_eps),
+        rope=rope,
         tied_head=fields.flag("tie_word_embeddings", False),
         windows=traits.windows(fields, num_layers),
         qkv_bias=traits.qkv_bias,
@@ -113,43 +118,3 @@ def some_sliding(fields: FieldReader, num_layers: int) -> Windows:
 
 def _read_natural(fields: FieldReader, name: str, default: int) -> int:
     return 0 if fields.get(name) == 0 else fields.count(name, default)
-
-
-def read_rope(fields: FieldReader) -> Rope:
-    """RoPE from ``rope_theta`` and ``rope_scaling``, or from ``rope_parameters`` as transformers 5 writes it."""
-    top_theta = fields.number("rope_theta", DEFAULT_THETA)
-    legacy, modern = fields.section("rope_scaling"), fields.section("rope_parameters")
-    if legacy is not None and modern is not None:
-        raise fields.damaged("rope_scaling", fields.get("rope_scaling"), "nothing beside rope_parameters")
-    section = modern if modern is not None else legacy
-    if section is None:
-        return Rope(theta=top_theta)
-    theta = section.number("rope_theta", top_theta)
-    if "rope_theta" in fields and theta != top_theta:
-        raise fields.damaged("rope_theta", top_theta, f"the {theta} of rope_parameters")
-    kind = section.text("rope_type", section.text("type", "default"))
-    if "type" in section and section.get("type") != kind:
-        raise section.damaged("type", section.get("type"), f"the {kind!r} of rope_type")
-    rope = _read_rope_kind(section, kind, theta)
-    section.finish()
-    return rope
-
-
-def _read_rope_kind(section: FieldReader, kind: str, theta: float) -> Rope:
-    if kind == "default":
-        return Rope(theta=theta)
-    if kind == "linear":
-        return Rope(theta=theta, kind="linear", factor=section.number("factor"))
-    if kind != "llama3":
-        raise section.unsupported("rope_type", kind, "default, linear, llama3")
-    low, high = section.number("low_freq_factor"), section.number("high_freq_factor")
-    if low >= high:
-        raise section.damaged("low_freq_factor", low, f"less than high_freq_factor ({high})")
-    return Rope(
-        theta=theta,
-        kind="llama3",
-        factor=section.number("factor"),
-        low_freq_factor=low,
-        high_freq_factor=high,
-        original_context=section.count("original_max_position_embeddings"),
-    )
