@@ -56,9 +56,10 @@ class SamplingParams:
         logit_bias: added to the logits of single ids, each in [-100, 100].
         forbidden_tokens: ids never emitted.
         allowed_tokens: when given, the only ids that may be emitted.
-        min_tokens: EOS and stop ids are forbidden before this many tokens.
+        min_tokens: EOS and stop ids are forbidden before this many tokens, and stop strings do not end there.
         max_tokens: end after this many tokens; 0 emits none.
-        stop: strings that end a request; its text ends before the one that is found first.
+        stop: strings that end a request; its text ends before the one that is found first. They are looked for in the
+            text as it is shown: a special token has none, so name it in ``stop_token_ids``.
         stop_token_ids: ids that end a request besides the model's EOS ids.
         ignore_eos: do not stop at the model's EOS ids.
         seed: keys all randomness; None draws one, which the result reports.
