@@ -71,6 +71,10 @@ FLAGS = {
         *["--prompt", "--prompt-file", "--chat", "--system", "--prediction"],
         *["--measure-plain", "--no-measure-plain", "--json"],
     ],
+    "doctor": [
+        *[*PAIR, *LOADING],
+        *["--num-draft", "--num-draft-tokens", "--context", "--files-only", "--json"],
+    ],
     "prove": [
         *[*PAIR, *LOADING],
         *["--prompts", "--limit", "--temperature", "--seeds", "--json"],

@@ -4,6 +4,6 @@
 """
 
 from surefoot.doctor.check import Check, Level, Report
-from surefoot.doctor.examine import Examination, examine
+from surefoot.doctor.examination import Examination, examine
 
 __all__ = ["Check", "Examination", "Level", "Report", "examine"]

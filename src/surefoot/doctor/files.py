@@ -23,7 +23,11 @@ from surefoot.models.family import Family
 from surefoot.options import Environment
 from surefoot.text import Tokenizer
 
-GB = 1e9
+
+def size_in_words(size: int) -> str:
+    """Bytes in the unit that suits them: ``20.1 MB``, ``16.1 GB``."""
+    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB")
+    return f"{size / unit:.3g} {name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +102,7 @@ def _stored_as(stored: Mapping[str, StoredTensor]) -> str:
     kinds = Counter(tensor.dtype for tensor in stored.values())
     dtypes = "/".join(kind for kind, _ in kinds.most_common())
     files = "1 file" if len(shards) == 1 else f"{len(shards)} shards, all there"
-    return f"{len(stored)} tensors of {dtypes} in {files} of {size / GB:.3g} GB"
+    return f"{len(stored)} tensors of {dtypes} in {files} of {size_in_words(size)}"
 
 
 def _left_out(family: Family, config: DecoderConfig, stored: Mapping[str, StoredTensor]) -> tuple[str, ...]:

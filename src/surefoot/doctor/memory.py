@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from surefoot.doctor.check import Check
-from surefoot.doctor.files import GB, ModelFiles
+from surefoot.doctor.files import ModelFiles, size_in_words
 from surefoot.loading.load import DTYPES
 from surefoot.models.config import DecoderConfig
 from surefoot.models.decoder import CPU_CACHE_DTYPE
@@ -72,15 +72,15 @@ def check_memory(needs: tuple[Need, ...], room: Room | None, wanted: int | None)
     context = min(needs[0].context_length, wanted or needs[0].context_length)
     weights = sum(need.weights for need in needs)
     caches = sum(need.cache(context) for need in needs)
-    asked = f"weights {_gigabytes(weights)}, one sequence of {context} tokens {_gigabytes(caches)}"
+    asked = f"weights {size_in_words(weights)}, one sequence of {context} tokens {size_in_words(caches)}"
     details = tuple(
-        f"{side}: weights {_gigabytes(need.weights)}, {need.per_token / 1e3:.4g} kB a token"
+        f"{side}: weights {size_in_words(need.weights)}, {need.per_token / 1e3:.4g} kB a token"
         for side, need in zip(("target", "draft model"), needs, strict=False)
     )
     if room is None:
         mend = "Compare with what your machine has free"
         return Check(name=NAME, level="WARN", found=f"{asked}; free memory unknown", mend=mend, details=details)
-    found = f"{asked}; {_gigabytes(room.available)} of {room.what} free"
+    found = f"{asked}; {size_in_words(room.available)} of {room.what} free"
     if weights > room.available:
         return Check(
             name=NAME,
@@ -111,10 +111,6 @@ def longest_context(needs: tuple[Need, ...], available: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if sum(need.cache(middle) for need in needs) <= left else (low, middle - 1)
     return low
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / GB:.3g} GB"
 
 
 def free_memory(device: torch.device, root: Path = Path("/")) -> Room | None:

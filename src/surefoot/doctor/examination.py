@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from surefoot.doctor.memory import Need, check_memory, free_memory
 from surefoot.doctor.pair import check_context, check_tokenizers, check_vocabulary
 from surefoot.doctor.running import check_device, check_equality, check_kernels, check_speed, probe_prompts
 from surefoot.doctor.speed import Prediction
+from surefoot.drafters.lookup import Lookup
 from surefoot.engine import Engine
 from surefoot.errors import SurefootError
 from surefoot.loading.load import find_device
@@ -36,7 +37,8 @@ class Examination:
         speculative: how requests will speculate.
         context: tokens a sequence will have; None: the target's whole context.
         running: whether the pair is loaded and run, not only its files read.
-        prior: checks made before, such as the config file's.
+        lookup_min: equal tokens after which lookup drafts; None: its default.
+        prior: checks made before, such as the settings file's.
     """
 
     model: str
@@ -45,12 +47,20 @@ class Examination:
     speculative: SpeculativeOptions = field(default_factory=SpeculativeOptions)
     context: int | None = None
     running: bool = True
+    lookup_min: int | None = None
     prior: tuple[Check, ...] = ()
 
     @property
     def draft_model(self) -> str | None:
         """The draft model's name, where the drafter is one."""
         return None if self.drafter in ("none", "lookup") else self.drafter
+
+    @property
+    def drafter_to_load(self) -> str | Lookup | None:
+        """What ``surefoot.load`` takes as the drafter."""
+        if self.drafter == "lookup" and self.lookup_min is not None:
+            return Lookup(min_match=self.lookup_min)
+        return None if self.drafter == "none" else self.drafter
 
     @property
     def off(self) -> str | None:
@@ -124,17 +134,18 @@ def _compare(
 ) -> None:
     """Checks that need files only."""
     if lacks_draft:
-        findings.skip("the draft model's files were not understood", *COMPARING)
-        return
-    findings.add(check_tokenizers(target, draft))
-    findings.add(check_vocabulary(target, draft))
-    findings.add(check_context(target, draft, given.context))
+        findings.skip("the draft model's files were not understood", *COMPARING[:-1])
+    else:
+        findings.add(check_tokenizers(target, draft))
+        findings.add(check_vocabulary(target, draft))
+        findings.add(check_context(target, draft, given.context))
     if device is None:
         findings.skip("there is no such device", "memory")
         return
     models = [target, *([draft] if draft else [])]
     needs = tuple(Need.of(files, given.load.dtype, device) for files in models)
-    findings.add(check_memory(needs, free_memory(device), given.context))
+    check = check_memory(needs, free_memory(device), given.context)
+    findings.add(replace(check, found=f"without the draft model: {check.found}") if lacks_draft else check)
 
 
 def _run(findings: Findings, given: Examination, lacks_draft: bool) -> Prediction | None:
@@ -161,7 +172,7 @@ def _run(findings: Findings, given: Examination, lacks_draft: bool) -> Predictio
 
 def _load(given: Examination, alone: bool) -> tuple[Check, Engine]:
     options = given.load
-    drafter = None if alone or given.drafter == "none" else given.drafter
+    drafter = None if alone else given.drafter_to_load
     engine = load(
         given.model,
         drafter,
@@ -170,7 +181,7 @@ def _load(given: Examination, alone: bool) -> tuple[Check, Engine]:
         exact=options.exact,
         prefill_chunk=options.prefill_chunk,
     )
-    which = "the target's" if drafter is None or drafter == "lookup" else "both models'"
+    which = "the target's" if alone or given.draft_model is None else "both models'"
     found = f"{which} read: every tensor there, of its shape, finite"
     return Check(name="weights", level="PASS", found=found, details=engine.notes), engine
 
