@@ -83,6 +83,12 @@ FLAGS = {
         *["--max-tokens", "--ignore-eos"],
         *["--num-draft", "--num-draft-tokens", "--draft-sampling"],
     ],
+    "init": ["--path", "--force", "--json"],
+    "config": [],
+    "config path": ["--config", "--json"],
+    "config get": ["--config", "--json"],
+    "config set": ["--config", "--json"],
+    "config show": ["--profile", "--config", "--json"],
 }
 """The command line, frozen: a flag that comes, goes or changes its name edits this list and the changelog."""
 
@@ -206,10 +212,21 @@ def test_the_library_needs_neither_the_reference_implementation_nor_the_command_
 
 
 def flags_of(command: str) -> list[str]:
-    root = typer.main.get_command(build_app(command or None))
-    chosen = root.commands[command] if command else root
+    words = command.split()
+    chosen = typer.main.get_command(build_app(words[0] if words else None))
+    for word in words:
+        chosen = chosen.commands[word]
     names = [name for parameter in chosen.params for name in (*parameter.opts, *parameter.secondary_opts)]
     return [name for name in names if name.startswith("-") and name != "--help"]
+
+
+def every_command() -> set[str]:
+    """Each command, and each command of one that is a group: ``config``, ``config get``, ..."""
+    names = set(COMMANDS)
+    for name in COMMANDS:
+        group = typer.main.get_command(build_app(name)).commands[name]
+        names |= {f"{name} {word}" for word in getattr(group, "commands", ())}
+    return names
 
 
 @pytest.mark.parametrize("command", FLAGS)
@@ -218,7 +235,7 @@ def test_the_flags_are_frozen(command: str) -> None:
 
 
 def test_every_command_is_frozen() -> None:
-    assert set(FLAGS) == {"", *COMMANDS}
+    assert set(FLAGS) == {"", *every_command()}
 
 
 def own_texts() -> Iterator[tuple[Path, str]]:
@@ -255,11 +272,11 @@ def test_an_ignored_type_error_names_its_code_and_its_reason() -> None:
     assert [line for line in lines if "type: ignore" in line and not reasoned.search(line)] == []
 
 
-def tree_of_readme() -> set[str]:
-    """The files the README's tree lists."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def tree_in(document: str) -> set[str]:
+    """The files and folders that a document's tree lists."""
+    text = (ROOT / document).read_text(encoding="utf-8")
     block = re.search(r"```text\n(.*?)```", text, re.DOTALL)
-    assert block, "the README shows the tree of files in a text block"
+    assert block, "the document shows the tree of files in a text block"
     folders: list[str] = []
     files = set()
     for line in block.group(1).splitlines():
@@ -274,10 +291,17 @@ def tree_of_readme() -> set[str]:
     return files
 
 
-def test_the_readme_lists_every_source_file_and_nothing_else() -> None:
-    listed = tree_of_readme()
+def test_every_source_file_is_listed_and_nothing_else() -> None:
+    listed = tree_in("docs/files.md")
     assert [place for place in listed if not (ROOT / place).exists()] == []
     assert {str(path.relative_to(ROOT)) for path in source_files()} - listed == set()
+
+
+def test_the_readme_lists_every_room() -> None:
+    listed = tree_in("README.md")
+    assert [place for place in listed if not (ROOT / place).exists()] == []
+    rooms = {path for path in PACKAGE.iterdir() if path.is_file() or (path / "__init__.py").exists()}
+    assert {str(path.relative_to(ROOT)) for path in rooms if path.suffix in ("", ".py")} - listed == set()
 
 
 def test_the_commands_of_the_readme_exist() -> None:
