@@ -1,12 +1,9 @@
-"""The command line: parses, finds the command, and turns our errors into exit codes.
-
-Exit codes: 0 done; 1 ``prove`` found a real divergence; 2 wrong usage, or an error of ours; 3 ``prove`` found near-ties
-only; 4 ``prove`` could prove nothing, because nothing was speculated; 130 interrupted.
-"""
+"""The command line: parses, finds the command, and turns our errors into exit codes."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,43 +16,72 @@ from surefoot.errors import SurefootError
 
 COMMANDS = {
     "generate": "Completes a prompt, shows where each token came from, and measures the gain.",
+    "doctor": "Examines a pair: files, memory, exactness, and the speedup to expect.",
+    "bench": "Measures plain decoding against each drafter, and reports what it found.",
     "prove": "Runs your own pair with and without speculation and compares the tokens.",
+    "init": "Writes a commented settings file.",
+    "config": "Reads and changes the settings file.",
 }
+"""Each command is the object ``command`` of the module that is called like it."""
+
+WRONG_USE = 2
+INTERRUPTED = 130
+READER_GONE = 141
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 what was examined failed (prove: a real divergence; doctor: a FAIL; bench: a text that "
+    "differs); 2 wrong use, or something that cannot be done as asked; 3 prove: near-ties only; 4 prove: nothing was "
+    "speculated, so nothing is proved; 130 interrupted; 141 whoever read the output has gone."
+)
 
 
 def build_app(command: str | None) -> typer.Typer:
     """The application, with only ``command``'s module imported: help for the others is one line."""
     app = typer.Typer(name="surefoot", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-    app.callback(help="Exact speculative decoding of local language models.")(_version)
+    app.callback(help="Exact speculative decoding of local language models.", epilog=EXIT_CODES)(_version)
     for name, line in COMMANDS.items():
-        if name == command:
-            app.command(name)(importlib.import_module(f"surefoot.cli.{name}").command)
-        else:
+        if name != command:
             app.command(name, help=line)(_unreached)
+            continue
+        chosen = importlib.import_module(f"surefoot.cli.{name}").command
+        if isinstance(chosen, typer.Typer):
+            app.add_typer(chosen, name=name, help=line)
+        else:
+            app.command(name)(chosen)
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program and exits."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer has no reader either; the interpreter would try again on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = READER_GONE
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs the program; its exit code."""
+    stdout = sys.stdout
     try:
         hints = foreign_flags(arguments)
         if hints:
             print(*(f"error: {hint}" for hint in hints), sep="\n", file=sys.stderr)
-            return 2
+            return WRONG_USE
         command = next((argument for argument in arguments if not argument.startswith("-")), None)
         build_app(command)(list(arguments), prog_name="surefoot")
     except SurefootError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return WRONG_USE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except SystemExit as stop:
+        if sys.stdout is not stdout:  # typer puts another one in its place where the reader of the output has gone
+            return READER_GONE
         return stop.code if isinstance(stop.code, int) else 0
     return 0
 
