@@ -19,6 +19,7 @@ from surefoot.options import Exactness
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
@@ -47,6 +48,8 @@ def raw_config(family: str = "qwen3", **overrides: object) -> RawConfig:
     }
     if family == "mistral":
         raw["sliding_window"] = None
+    if family == "phi3":
+        raw["pad_token_id"] = 0  # transformers takes 32000 where the config does not say, past this vocabulary
     if family == "qwen3":
         raw["head_dim"] = 16
     return raw | overrides

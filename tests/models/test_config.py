@@ -141,12 +141,12 @@ def test_windows_follow_each_family() -> None:
         parse("llama", sliding_window=9)
 
 
-def test_missing_key_value_heads_mean_query_heads_in_llama_alone() -> None:
+def test_missing_key_value_heads_mean_query_heads_in_llama_and_phi3_alone() -> None:
     for family in FAMILIES:
         raw = raw_config(family, head_dim=16)
         del raw["num_key_value_heads"]
         assert FAMILIES[family].parse(raw | {"num_key_value_heads": None}).num_kv_heads == 4
-        if family == "llama":
+        if family in ("llama", "phi3"):
             assert FAMILIES[family].parse(raw).num_kv_heads == 4
         else:
             with pytest.raises(CheckpointError, match="num_key_value_heads"):
@@ -165,8 +165,8 @@ def test_old_and_new_forms_of_rope_mean_the_same() -> None:
 
 def test_family_traits_reach_the_config() -> None:
     configs = {family: dataclasses.asdict(parse(family)) for family in ARCHITECTURES}
-    assert [configs[family]["qkv_bias"] for family in configs] == [False, False, True, False]
-    assert [configs[family]["qk_norm"] for family in configs] == [False, False, False, True]
+    assert [configs[family]["qkv_bias"] for family in configs] == [False, False, False, True, False]
+    assert [configs[family]["qk_norm"] for family in configs] == [False, False, False, False, True]
     biased = parse("llama", attention_bias=True, mlp_bias=True)
     assert (biased.qkv_bias, biased.out_bias, biased.mlp_bias) == (True, True, True)
     with pytest.raises(LoadError, match="attention_bias"):

@@ -9,6 +9,7 @@ COMMIT = KV + "test_a_commit_keeps_the_rows_of_its_path_in_every_layer"
 ATTENTION = "tests/ops/test_attention.py::test_attention_equals_the_obvious_loop"
 EXACTNESS = "tests/ops/test_exactness.py::"
 ROPE = "tests/ops/test_rope.py::"
+SCALING = "tests/ops/test_rope_scaling.py::"
 SCORE = "tests/models/test_score.py::"
 ROWS = SCORE + "test_rows_of_any_tree_equal_plain_decoding_in_fp64"
 PARITY = "tests/models/test_parity.py::test_logits_and_every_layer_agree_with_transformers"
@@ -235,7 +236,7 @@ ARITHMETIC = (
         file="ops/rope_scaling.py",
         before="return 1.0 / series(theta, dim, device) / self.factor",
         after="return 1.0 / series(theta, dim, device)",
-        killer=ROPE + "test_kinds_scale_frequencies_as_they_say",
+        killer=SCALING + "test_linear_divides_every_frequency",
     ),
     Mutant(
         name="query-norm-without-weight",

@@ -55,7 +55,10 @@ def refuse_foreign(directory: Path) -> None:
 
 def family_of(raw: Mapping[str, object], where: str) -> Family:
     """The family of a raw config; refuses by name what is not a causal text model of a known family."""
-    if raw.get("auto_map") is not None:
+    model_type = raw.get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    code = raw.get("auto_map")
+    if code is not None and (family is None or not family.names_own_code(code)):
         refuse_code(where)
     architectures = raw.get("architectures")
     names = [str(name) for name in architectures] if isinstance(architectures, list) else []
@@ -71,13 +74,12 @@ def family_of(raw: Mapping[str, object], where: str) -> Family:
                 f"{where}: {field} announces images, audio or video; expected a causal text model. "
                 "Load its language model if that is published apart"
             )
-    model_type = raw.get("model_type")
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
+    if family is None:
         raise UnsupportedModelError(
             f"{where}: model_type is {model_type!r:.80}; expected one of {', '.join(sorted(FAMILIES))}. "
             "Use a model of these families"
         )
-    return FAMILIES[model_type]
+    return family
 
 
 def refuse_code(where: str) -> None:

@@ -38,9 +38,21 @@ class Family:
         tensors: every tensor a checkpoint of this config must hold; together they fill every parameter exactly once.
         ignored: regular expressions (full match) of tensors that older exporters add and that carry no information; a
             name that ``tensors`` lists is never ignored.
+        own_code: entries of ``auto_map`` that name the family's original code, which its implementation here stands
+            for. Like any code of a checkpoint it is never executed; other entries are refused.
     """
 
     model_type: str
     parse: Callable[[Mapping[str, object]], DecoderConfig]
     tensors: Callable[[DecoderConfig], list[TensorSpec]]
     ignored: tuple[str, ...] = ()
+    own_code: frozenset[tuple[str, str]] = frozenset()
+
+    def names_own_code(self, auto_map: object) -> bool:
+        """Whether every entry of an ``auto_map`` is one of ``own_code``, perhaps with the repository it lies in."""
+        if not isinstance(auto_map, Mapping):
+            return False
+        return all(
+            isinstance(code, str) and (name, code.rpartition("--")[2]) in self.own_code
+            for name, code in auto_map.items()
+        )

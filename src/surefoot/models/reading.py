@@ -97,6 +97,13 @@ def all_alike(fields: FieldReader, num_layers: int) -> Windows:
     return (fields.count("sliding_window"),) * num_layers
 
 
+def perhaps_alike(fields: FieldReader, num_layers: int) -> Windows:
+    """Every layer has the window ``sliding_window``, or none where it is null or not there."""
+    if "sliding_window" not in fields:
+        return all_full(fields, num_layers)
+    return (fields.count("sliding_window"),) * num_layers
+
+
 def some_sliding(fields: FieldReader, num_layers: int) -> Windows:
     """``layer_types`` says which layers slide; else those from ``max_window_layers`` on, if ``use_sliding_window``."""
     sliding = fields.flag("use_sliding_window", False)

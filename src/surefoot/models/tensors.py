@@ -1,6 +1,8 @@
-"""Where the tensors of a checkpoint in the Llama layout go: one table for all families of that layout."""
+"""Where the tensors of a checkpoint in the Llama layout go, whether its linears are apart or fused as ours are."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from surefoot.models.config import DecoderConfig
 from surefoot.models.family import TensorSpec
@@ -15,10 +17,21 @@ UNINFORMATIVE = (
 
 def decoder_tensors(config: DecoderConfig) -> list[TensorSpec]:
     """Every tensor of a checkpoint of ``config`` with the parameter of ``DecoderModel`` it fills."""
+    return _all_tensors(config, _layer_tensors)
+
+
+def fused_decoder_tensors(config: DecoderConfig) -> list[TensorSpec]:
+    """The same where query, key and value are one tensor, and gate and up another, in this order; without biases."""
+    return _all_tensors(config, _fused_layer_tensors)
+
+
+def _all_tensors(
+    config: DecoderConfig, layer_tensors: Callable[[DecoderConfig, int], list[TensorSpec]]
+) -> list[TensorSpec]:
     hidden, vocab = config.hidden_size, config.vocab_size
     specs = [TensorSpec(name="model.embed_tokens.weight", shape=(vocab, hidden), parameter="embedding")]
     for layer in range(config.num_layers):
-        specs += _layer_tensors(config, layer)
+        specs += layer_tensors(config, layer)
     specs.append(TensorSpec(name="model.norm.weight", shape=(hidden,), parameter="norm"))
     if not config.tied_head:
         specs.append(TensorSpec(name="lm_head.weight", shape=(vocab, hidden), parameter="head"))
@@ -55,3 +68,19 @@ def _layer_tensors(config: DecoderConfig, layer: int) -> list[TensorSpec]:
     specs += linear("mlp.up_proj", inner, hidden, "gate_up", config.mlp_bias, inner)
     specs += linear("mlp.down_proj", hidden, inner, "down", config.mlp_bias)
     return specs
+
+
+def _fused_layer_tensors(config: DecoderConfig, layer: int) -> list[TensorSpec]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes = {
+        "input_layernorm": ("attention_norm", (hidden,)),
+        "self_attn.qkv_proj": ("qkv", (config.query_size + 2 * config.kv_size, hidden)),
+        "self_attn.o_proj": ("out", (hidden, config.query_size)),
+        "post_attention_layernorm": ("mlp_norm", (hidden,)),
+        "mlp.gate_up_proj": ("gate_up", (2 * inner, hidden)),
+        "mlp.down_proj": ("down", (hidden, inner)),
+    }
+    return [
+        TensorSpec(name=f"model.layers.{layer}.{theirs}.weight", shape=shape, parameter=f"layers.{layer}.{ours}")
+        for theirs, (ours, shape) in shapes.items()
+    ]
