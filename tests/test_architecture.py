@@ -75,6 +75,12 @@ FLAGS = {
         *[*PAIR, *LOADING],
         *["--num-draft", "--num-draft-tokens", "--context", "--files-only", "--json"],
     ],
+    "bench": [
+        *["--draft-model", "--lookup-min", "--threads", "--config", "--profile"],
+        *["--method", "--questions", "--kind", "--limit", "--repeats", "--temperature", "--raw", "--html", "--json"],
+        *["--top-k", "--top-p", "--min-p", "--max-tokens", "--ignore-eos", "--seed"],
+        *[*SPECULATION, *LOADING],
+    ],
     "prove": [
         *[*PAIR, *LOADING],
         *["--prompts", "--limit", "--temperature", "--seeds", "--json"],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from surefoot.bench.answers import Answer, Comparison, Skipped
 from surefoot.bench.measurement import Measurement, Setup
 from surefoot.bench.questions import Question
-from surefoot.bench.run import Answer, Comparison, Skipped
 from surefoot.control.cost import CostCurve, CostPoint
 from surefoot.provenance import Provenance
 from surefoot.stats import Seconds, Stats

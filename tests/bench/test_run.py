@@ -9,9 +9,10 @@ from tests.bench.timed import FORWARD, PREFILL, QUESTIONS, TimedTarget, engine_o
 from tests.guesses import Guesser
 
 import surefoot.bench.run as running
+from surefoot.bench.answers import Answer, Comparison, Skipped
 from surefoot.bench.arms import arms, offered
 from surefoot.bench.questions import Question
-from surefoot.bench.run import Answer, Comparison, Skipped, count_answers, measure
+from surefoot.bench.run import count_answers, measure
 from surefoot.engine import Engine
 from surefoot.errors import OptionError, TokenizerError
 from surefoot.options import SpeculativeOptions

@@ -12,9 +12,10 @@ from tests.factories import make_tokenizer
 from tests.tables import TableCache, TableTarget
 from tokenizers import Tokenizer as Core
 
+from surefoot.bench.answers import Answer, Comparison
 from surefoot.bench.arms import arms
 from surefoot.bench.questions import Question
-from surefoot.bench.run import Answer, Comparison, Settings, measure
+from surefoot.bench.run import Settings, measure
 from surefoot.chat import ChatTemplate
 from surefoot.drafters.lookup import Lookup
 from surefoot.engine import Engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from surefoot.bench.run import Comparison
+from surefoot.bench.answers import Comparison
 from surefoot.control.cost import CostCurve, measure_cost
 from surefoot.protocols import Target
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from surefoot.bench.answers import Answer, Comparison, Skipped
 from surefoot.bench.results import Cell, summarise
-from surefoot.bench.run import Answer, Comparison, Skipped
 from surefoot.control.cost import CostCurve
 from surefoot.options import GREEDY_EPSILON, Acceptance
 from surefoot.provenance import Provenance

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from itertools import zip_longest
 from statistics import median, quantiles
 
+from surefoot.bench.answers import Answer, Comparison
 from surefoot.bench.arms import PLAIN
-from surefoot.bench.run import Answer, Comparison
 from surefoot.stats import Seconds, Stats
 
 

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Sequence
 
+from surefoot.bench.answers import Answer, Comparison
 from surefoot.bench.measurement import Measurement
 from surefoot.bench.report import charts
 from surefoot.bench.report.axes import legend
@@ -13,7 +14,6 @@ from surefoot.bench.report.markup import Markup, element, join, raw_block, text
 from surefoot.bench.report.style import STYLE
 from surefoot.bench.report.table import results
 from surefoot.bench.results import Cell
-from surefoot.bench.run import Answer, Comparison
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The browser itself refuses whatever is not in the file."""
