@@ -35,6 +35,7 @@ LAYERS = {
         "conversation",
         "doctor",
         "engine",
+        "explain",
         "loading",
         "opening",
         "prompts",
@@ -69,7 +70,16 @@ FLAGS = {
     "generate": [
         *[*PAIR, *LAW, *SPECULATION, *LOADING],
         *["--prompt", "--prompt-file", "--chat", "--system", "--prediction"],
+        *["--n", "--sample-index", "--logprobs", "--prompt-logprobs", "--model-sampling", "--trace"],
         *["--measure-plain", "--no-measure-plain", "--json"],
+    ],
+    "chat": [
+        *[*PAIR, *LAW, *SPECULATION, *LOADING],
+        *["--system", "--raw", "--no-raw", "--json"],
+    ],
+    "explain": [
+        *[*PAIR, *LAW, *SPECULATION, *LOADING],
+        *["--prompt", "--prompt-file", "--chat", "--system", "--prediction", "--rounds", "--json"],
     ],
     "doctor": [
         *[*PAIR, *LOADING],

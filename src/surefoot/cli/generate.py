@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from surefoot.cli.flags import LOAD, SAMPLING, SPECULATIVE, Source, command_of
+from surefoot.cli.answers import (
+    answer_report,
+    plain_report,
+    score_lines,
+    speller,
+    times_plain,
+    trace_lines,
+    trace_report,
+)
+from surefoot.cli.flags import LOAD, SAMPLING_NAMES, SPECULATIVE, Source, command_of
 from surefoot.cli.pair import Pair
-from surefoot.cli.show import Printer, show_notes, summary, tokens_per_second
+from surefoot.cli.show import Printer, show_notes, summary
+from surefoot.engine import Engine
 from surefoot.errors import OptionError
 from surefoot.opening import Prompt
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
 from surefoot.request import Result, Stream
+from surefoot.stats import RoundRecord
 
 MEASURED_BY_DEFAULT = 256
 """Requests of at most this many tokens are run a second time, plainly, unless told otherwise."""
@@ -26,11 +37,12 @@ DIFFERS = (
     "the plain text differs: this target's rows are not bit-exact beside others; judge with surefoot prove, or use "
     "--exact require"
 )
+_SAMPLING = Source(record=SamplingParams, names=SAMPLING_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What to complete, and how to show it."""
+    """What to complete."""
 
     prompt: Annotated[
         str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt; else a file or stdin.")
@@ -48,13 +60,6 @@ class Input:
             "--prediction",
             metavar="FILE",
             help="A text the answer will largely repeat, such as the file being edited; drafted from with any method.",
-        ),
-    ] = None
-    measure_plain: Annotated[
-        bool | None,
-        typer.Option(
-            "--measure-plain/--no-measure-plain",
-            help=f"Run the request again plainly to compare; by default up to {MEASURED_BY_DEFAULT} tokens.",
         ),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False
@@ -87,6 +92,39 @@ class Input:
         return sys.stdin.read()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How many answers, and what is told of them."""
+
+    num_samples: Annotated[
+        int, typer.Option("--n", metavar="N", help="Answers; each is the one of its --sample-index alone.")
+    ] = 1
+    model_sampling: Annotated[
+        bool,
+        typer.Option(
+            "--model-sampling",
+            help="Sample as the model's own files recommend, where no flag or setting says otherwise; else greedy.",
+        ),
+    ] = False
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Tell each round: drafted, the target's own tokens, accepted.")
+    ] = False
+    measure_plain: Annotated[
+        bool | None,
+        typer.Option(
+            "--measure-plain/--no-measure-plain",
+            help=f"Run the request again plainly to compare; by default up to {MEASURED_BY_DEFAULT} tokens.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1:
+            raise OptionError(f"--n is {self.num_samples}; expected at least 1")
+        for flag, given in (("--trace", self.trace), ("--measure-plain", self.measure_plain)):
+            if given and self.num_samples > 1:
+                raise OptionError(f"{flag} came with --n {self.num_samples}; expected one answer to look at")
+
+
 def read_text(path: Path, flag: str) -> str:
     """A UTF-8 file named by a flag."""
     try:
@@ -95,46 +133,126 @@ def read_text(path: Path, flag: str) -> str:
         raise OptionError(f"{flag} {path}: {error}; expected a readable UTF-8 file") from error
 
 
-@command_of(Source(record=Pair), Source(record=Input), SAMPLING, SPECULATIVE, LOAD)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request, ready to be sent."""
+
+    engine: Engine
+    prompt: Prompt
+    prediction: str | None
+    sampling: SamplingParams
+    speculative: SpeculativeOptions
+
+    def warm(self) -> None:
+        """Runs the beginning of it, so that no measured run pays for warming up."""
+        few = min(self.sampling.max_tokens, WARMING_TOKENS)
+        beginning = replace(self.sampling, max_tokens=few, logprobs=None, prompt_logprobs=None)
+        self.engine.generate(self.prompt, beginning, speculative=self.speculative, prediction=self.prediction)
+
+    def stream(self, rounds: list[RoundRecord]) -> Stream:
+        """The one answer; its rounds are added to ``rounds``."""
+        return self.engine.stream(
+            self.prompt,
+            self.sampling,
+            speculative=self.speculative,
+            prediction=self.prediction,
+            on_round=rounds.append,
+        )
+
+    def plainly(self, seed: int) -> Result:
+        """The same answer without speculation."""
+        same = replace(self.sampling, seed=seed)
+        return self.engine.generate(self.prompt, same, speculative=SpeculativeOptions(num_draft=0))
+
+    def samples(self, count: int) -> tuple[Result, ...]:
+        """Several answers, read to their end."""
+        with self.engine.samples(
+            self.prompt, self.sampling, n=count, speculative=self.speculative, prediction=self.prediction
+        ) as samples:
+            for _ in samples:
+                pass
+        return samples.results
+
+
+@command_of(Source(record=Pair), Source(record=Input), Source(record=Output), _SAMPLING, SPECULATIVE, LOAD)
 def command(
-    pair: Pair, given: Input, sampling: SamplingParams, speculative: SpeculativeOptions, options: LoadOptions
+    pair: Pair,
+    given: Input,
+    output: Output,
+    sampling: SamplingParams,
+    speculative: SpeculativeOptions,
+    options: LoadOptions,
 ) -> int:
     """Completes a prompt, shows where each token came from, and measures the gain.
 
-    Text goes to stdout; the legend and the closing line go to stderr. The draft length is fixed: where drafts are
-    rarely right, speculation is slower than plain decoding, and the closing line says so.
+    Text goes to stdout; everything else goes to stderr. The draft length is fixed: where drafts are rarely right,
+    speculation is slower than plain decoding, and the closing line says so.
     """
     if given.prediction is not None and speculative.num_draft == 0:
         raise OptionError("--prediction came with --num-draft 0, which drafts nothing; expected at least 1")
     prompt, prediction = given.read(), given.read_prediction()
-    measuring = _wants_plain(given, pair, sampling, speculative)
     engine = pair.load(options)
+    if output.model_sampling:
+        sampling = model_sampling(engine.sampling_defaults, sampling, pair.origins)
+    ask = Ask(engine=engine, prompt=prompt, prediction=prediction, sampling=sampling, speculative=speculative)
+    heading: dict[str, object] = {"model": pair.model, "drafter": pair.drafter, "notes": engine.notes}
     if not given.as_json:
         show_notes(engine.notes)
-    if measuring:  # so that neither run pays for warming up
-        warm = replace(sampling, max_tokens=min(sampling.max_tokens, WARMING_TOKENS))
-        engine.generate(prompt, warm, speculative=speculative, prediction=prediction)
-    stream = engine.stream(prompt, sampling, speculative=speculative, prediction=prediction)
-    result = _drain(stream) if given.as_json else _print(stream)
-    plain = None
+    if output.num_samples > 1:
+        return _several(ask, output.num_samples, heading if given.as_json else None)
+    measuring = _wants_plain(given, output, pair, ask)
     if measuring:
-        same = replace(sampling, seed=result.seed)
-        plain = engine.generate(prompt, same, speculative=SpeculativeOptions(num_draft=0))
+        ask.warm()
+    rounds: list[RoundRecord] = []
+    stream = ask.stream(rounds)
+    result = _drain(stream) if given.as_json else _print(stream)
+    plain = ask.plainly(result.seed) if measuring else None
     if given.as_json:
-        print(json.dumps(report(pair, engine.notes, result, plain), ensure_ascii=False))
+        compared = plain and plain_report(result, plain)
+        traced = trace_report(rounds) if output.trace else None
+        print(json.dumps({**heading, **answer_report(result), "plain": compared, "trace": traced}, ensure_ascii=False))
         return 0
+    spell = speller(engine.tokenizer)
+    tell([*(trace_lines(rounds, spell) if output.trace else ()), *score_lines(result, spell)])
     if plain and speculative.acceptance == "match" and plain.tokens != result.tokens:
-        print(DIFFERS, file=sys.stderr)
-    times = times_plain(result, plain) if plain else None
-    print(summary(result, speculative.num_draft, sampling.temperature, times), file=sys.stderr)
+        tell([DIFFERS])
+    tell([summary(result, speculative.num_draft, sampling.temperature, times_plain(result, plain) if plain else None)])
     return 0
 
 
-def _wants_plain(given: Input, pair: Pair, sampling: SamplingParams, speculative: SpeculativeOptions) -> bool:
-    if given.measure_plain is not None:
-        return given.measure_plain
-    speculating = speculative.num_draft > 0 and (pair.drafter != "none" or given.prediction is not None)
-    return speculating and sampling.max_tokens <= MEASURED_BY_DEFAULT
+def _several(ask: Ask, count: int, heading: dict[str, object] | None) -> int:
+    """Answers ``count`` times; as JSON under a heading, else as text with a line before each."""
+    results = ask.samples(count)
+    if heading is not None:
+        print(json.dumps({**heading, "samples": [answer_report(result) for result in results]}, ensure_ascii=False))
+        return 0
+    spell = speller(ask.engine.tokenizer)
+    for result in results:
+        print(f"--- sample {result.sample_index}\n{result.text}", flush=True)
+        tell(score_lines(result, spell))
+        tell([summary(result, ask.speculative.num_draft, ask.sampling.temperature, None)])
+    return 0
+
+
+def tell(lines: Iterable[str]) -> None:
+    """Prints lines on stderr."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def model_sampling(own: SamplingParams, asked: SamplingParams, origins: Iterable[str]) -> SamplingParams:
+    """``asked`` with the model's ``own`` values where they are not the defaults and nobody said otherwise."""
+    said, default = set(origins), SamplingParams()
+    names = [item.name for item in fields(SamplingParams) if item.name not in said]
+    taken = {name: getattr(own, name) for name in names if getattr(own, name) != getattr(default, name)}
+    return replace(asked, **taken)
+
+
+def _wants_plain(given: Input, output: Output, pair: Pair, ask: Ask) -> bool:
+    if output.measure_plain is not None:
+        return output.measure_plain
+    speculating = ask.speculative.num_draft > 0 and (pair.drafter != "none" or given.prediction is not None)
+    return speculating and ask.sampling.max_tokens <= MEASURED_BY_DEFAULT
 
 
 def _drain(stream: Stream) -> Result:
@@ -154,33 +272,3 @@ def _print(stream: Stream) -> Result:
     finally:
         printer.end()
     return stream.result
-
-
-def times_plain(result: Result, plain: Result) -> float | None:
-    """How many times as many tokens a second as plain decoding; None where a run had no rounds to time."""
-    baseline = tokens_per_second(plain)
-    speed = tokens_per_second(result)
-    return speed / baseline if baseline and speed else None
-
-
-def report(pair: Pair, notes: Sequence[str], result: Result, plain: Result | None) -> dict[str, object]:
-    """The JSON object of a request."""
-    measured = plain and {
-        "tokens_per_second": tokens_per_second(plain),
-        "times_plain": times_plain(result, plain),
-        "same_tokens": plain.tokens == result.tokens,
-    }
-    return {
-        "model": pair.model,
-        "drafter": pair.drafter,
-        "notes": notes,
-        "text": result.text,
-        "tokens": result.tokens,
-        "origins": [event.origin for event in result.events],
-        "finish_reason": result.finish_reason,
-        "seed": result.seed,
-        "usage": {**asdict(result.usage), "total_tokens": result.usage.total_tokens},
-        "stats": {**asdict(result.stats), "mean_acceptance_length": result.stats.mean_acceptance_length},
-        "tokens_per_second": tokens_per_second(result),
-        "plain": measured,
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ import typer
 
 from surefoot.cli.flags import SPECULATIVE, Source, command_of
 from surefoot.cli.pair import Pair
-from surefoot.cli.show import show_notes
+from surefoot.cli.show import progress_bar, show_notes
 from surefoot.errors import OptionError
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
 from surefoot.prompts import builtin, read
@@ -82,7 +81,15 @@ def command(
     if not extent.as_json:
         show_notes(engine.notes)
     prompts = (builtin(engine.tokenizer) if given is None else given)[: extent.limit]
-    proof = prove(engine, prompts, settings, None if extent.as_json else _show)
+    with progress_bar() as progress:
+        bar = progress.add_task("proving", total=len(prompts) * len(settings.sampling))
+
+        def done(case: Case) -> None:
+            progress.advance(bar)
+            if not extent.as_json:
+                progress.print(_line(case), markup=False, highlight=False, soft_wrap=True)
+
+        proof = prove(engine, prompts, settings, done)
     if extent.as_json:
         named = {"model": pair.model, "drafter": pair.drafter, "notes": engine.notes}
         modes = {"exact": options.exact, "dtype": options.dtype}
@@ -93,10 +100,10 @@ def command(
     return EXIT_CODES[proof.conclusion]
 
 
-def _show(case: Case) -> None:
-    """A line per case on stderr while the proof runs."""
+def _line(case: Case) -> str:
+    """What is told of a case on stderr while the proof runs."""
     what = f"{case.num_tokens} tokens  {case.accepted} of {case.drafted} drafts accepted  {case.outcome}"
-    print(f"prompt {case.prompt}  T={case.temperature:g}  seed {case.seed}  {what}", file=sys.stderr)
+    return f"prompt {case.prompt}  T={case.temperature:g}  seed {case.seed}  {what}"
 
 
 def summary(proof: Proof, options: LoadOptions) -> list[str]:

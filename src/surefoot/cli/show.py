@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TextIO
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from surefoot.options import Environment
 from surefoot.request import Result
@@ -22,8 +24,16 @@ _LEGEND: tuple[tuple[Origin, str], ...] = (
 
 
 def colors_wanted(stream: TextIO) -> bool:
-    """Whether ``stream`` is a terminal whose user did not set ``NO_COLOR``."""
-    return stream.isatty() and not Environment.read().no_color
+    """Whether to colour: in a terminal, and elsewhere with ``FORCE_COLOR``; never with ``NO_COLOR``."""
+    environment = Environment.read()
+    return not environment.no_color and (stream.isatty() or environment.force_color)
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr while something long runs, gone afterwards; nothing where stderr is no terminal."""
+    console = Console(stderr=True, no_color=not colors_wanted(sys.stderr))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not sys.stderr.isatty())
 
 
 def colored(text: str, origin: Origin) -> str:
