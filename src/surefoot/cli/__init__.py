@@ -16,6 +16,8 @@ from surefoot.errors import SurefootError
 
 COMMANDS = {
     "generate": "Completes a prompt, shows where each token came from, and measures the gain.",
+    "chat": "Talks with a model in the terminal, and shows where each token came from.",
+    "explain": "Replays one generation round by round.",
     "doctor": "Examines a pair: files, memory, exactness, and the speedup to expect.",
     "bench": "Measures plain decoding against each drafter, and reports what it found.",
     "prove": "Runs your own pair with and without speculation and compares the tokens.",
