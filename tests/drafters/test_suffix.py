@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surefoot.drafters.suffix import SuffixAutomaton
+from surefoot.drafters.suffix import NO_MATCH, SuffixAutomaton
 
 
 def longest_match_reference(tokens: list[int], token: int) -> tuple[int, int]:
@@ -60,3 +64,58 @@ def test_the_checker_sees_a_stale_end() -> None:
 def test_building_takes_amortised_constant_states_per_token() -> None:
     tokens = [(i * i) % 97 for i in range(5000)]
     assert len(automaton_of(tokens)._next) <= 2 * len(tokens)
+
+
+def longest_suffix_reference(tokens: list[int], text: list[int], most: int) -> int:
+    """The length of the longest suffix of ``text``, of at most ``most`` tokens, inside ``tokens``: by trying all."""
+    for length in range(min(most, len(text)), 0, -1):
+        suffix = text[-length:]
+        if any(tokens[i : i + length] == suffix for i in range(len(tokens) - length + 1)):
+            return length
+    return 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=40), st.lists(st.integers(0, 3), max_size=40), st.integers(1, 12))
+def test_following_a_text_keeps_its_longest_suffix_that_occurs(tokens: list[int], text: list[int], most: int) -> None:
+    automaton = automaton_of(tokens)
+    match = NO_MATCH
+    for i, token in enumerate(text):
+        match = automaton.follow(match, token, most)
+        read = text[: i + 1]
+        _, length = match
+        assert length == longest_suffix_reference(tokens, read, most)
+        end = automaton.end(match)
+        assert tokens[end - length + 1 : end + 1] == read[len(read) - length :]
+        later = [tokens[e - length + 1 : e + 1] for e in range(end + 1, len(tokens))]
+        assert not length or read[len(read) - length :] not in later
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), max_size=8))
+def test_a_string_is_held_where_it_occurs(tokens: list[int], string: list[int]) -> None:
+    occurs = any(tokens[i : i + len(string)] == string for i in range(len(tokens) - len(string) + 1))
+    assert automaton_of(tokens).holds(string) == occurs
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), max_size=30))
+def test_an_extended_copy_is_that_of_the_whole_text_and_leaves_the_original(first: list[int], more: list[int]) -> None:
+    original = automaton_of(first)
+    copy = original.extended(more)
+    assert vars(copy) == vars(automaton_of([*first, *more]))
+    assert vars(original) == vars(automaton_of(first))
+
+
+@pytest.mark.parametrize("vocab_size", [2, 300, 50_000])
+def test_the_memory_is_estimated_within_a_quarter(vocab_size: int) -> None:
+    choose = random.Random(0)
+    text = " ".join(str(choose.randrange(vocab_size)) for _ in range(3000))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        automaton = SuffixAutomaton(map(int, text.split()))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.8 < automaton.num_bytes / (after - before) < 1.25

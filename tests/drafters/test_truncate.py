@@ -16,6 +16,7 @@ from surefoot.drafters.draft_model import DraftModel
 from surefoot.drafters.lookup import Lookup
 from surefoot.drafters.none import NoDrafts
 from surefoot.drafters.predicted import Predicted
+from surefoot.drafters.store import AnswerStore
 from surefoot.protocols import Drafter, DrafterModel
 from surefoot.sampling import RequestSampler
 from surefoot.types import Plan, TargetOutput
@@ -24,10 +25,21 @@ NOTHING = TargetOutput(logits=None)
 VOCAB_SIZE = 5
 PREDICTION = (1, 2, 3, 4, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 1, 3, 0, 2, 4)
 PLAN = Plan(num_nodes=4, depth=4)
+
+
+def stored() -> AnswerStore:
+    """Long answers, so that matches of any length are found."""
+    store, choose = AnswerStore(), random.Random(5)
+    for _ in range(4):
+        store.add([choose.randrange(VOCAB_SIZE) for _ in range(800)])
+    return store
+
+
 MODELS: dict[str, Callable[[], DrafterModel]] = {
     "none": NoDrafts,
     "lookup": lambda: Lookup(min_match=1),
     "draft": lambda: DraftModel(TableTarget(context_length=10_000, order=6)),
+    "lookup with a store": lambda: Lookup(min_match=1, store=stored()),
     "predicted": lambda: Predicted(PREDICTION, Lookup(min_match=1)),
 }
 Change = Callable[[Drafter, int], None]
@@ -164,4 +176,4 @@ def test_a_draft_model_keeps_what_it_computed_before_the_cut() -> None:
 
 
 def test_each_drafter_says_its_method() -> None:
-    assert [make().method for make in MODELS.values()] == list(MODELS)
+    assert {make().method for make in MODELS.values()} == {"none", "lookup", "draft", "predicted"}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from tests.mutants.copying import COPYING
 from tests.mutants.mutant import Mutant
 
 LOOKUP = "tests/drafters/test_lookup.py::"
 SUFFIX = "tests/drafters/test_suffix.py::"
-ALIGNMENT = "tests/drafters/test_alignment.py::"
-PREDICTED = "tests/drafters/test_predicted.py::"
 TRUNCATE = "tests/drafters/test_truncate.py::"
 DRAFT_MODEL = "tests/drafters/test_draft_model.py::"
 AFTER_A_CUT = TRUNCATE + "test_proposals_after_a_cut_are_those_of_a_fresh_drafter"
@@ -26,8 +25,8 @@ LOOKUPS = (
         name="lookup-misses-the-last-accepted",
         bug="the last committed token of a round is never observed",
         file="drafters/lookup.py",
-        before="        for token in tokens:\n            self._text.extend(token)",
-        after="        for token in tokens[: max(1, len(tokens) - 1)]:\n            self._text.extend(token)",
+        before="        for token in tokens:",
+        after="        for token in tokens[: max(1, len(tokens) - 1)]:",
         killer=LOOKUP + "test_sees_tokens_of_a_finished_round",
     ),
     Mutant(
@@ -182,87 +181,4 @@ CUTS = (
     ),
 )
 
-PREDICTIONS = (
-    Mutant(
-        name="prediction-is-one-token-late",
-        bug="the token after the next is drafted, and hardly a draft is right",
-        file="drafters/alignment.py",
-        before="self._text[place.next : place.next + count]",
-        after="self._text[place.next + 1 : place.next + 1 + count]",
-        killer=PREDICTED + "test_a_right_prediction_is_accepted_to_its_last_token",
-    ),
-    Mutant(
-        name="prediction-is-lost-at-the-first-edit",
-        bug="a prediction that is followed by its index alone is worth nothing after an edit",
-        file="drafters/alignment.py",
-        before="        if found is not None:",
-        after="        if found is not None and place.next is None and not place.last:",
-        killer=PREDICTED + "test_an_edit_costs_a_few_rounds_and_then_the_prediction_is_followed_again",
-    ),
-    Mutant(
-        name="prediction-is-found-anywhere",
-        bug="the first of equal matches is continued, so that an edit throws the answer back",
-        file="drafters/alignment.py",
-        before="end >= last, -abs(end - last)",
-        after="end < last, -end",
-        killer=ALIGNMENT + "test_of_equal_matches_the_nearest_ahead_is_taken_and_behind_only_without_one",
-    ),
-    Mutant(
-        name="prediction-matches-are-not-compared",
-        bug="a short match nearby beats the long one that shows where the answer is",
-        file="drafters/alignment.py",
-        before="key=lambda end: (self._match(end, answer), ",
-        after="key=lambda end: (",
-        killer=ALIGNMENT + "test_an_answer_is_found_again_where_the_match_is_longest_and_nearest",
-    ),
-    Mutant(
-        name="prediction-begins-at-the-prompt",
-        bug="a prompt that quotes the predicted text moves the place in it",
-        file="drafters/predicted.py",
-        before="            if path is not None:",
-        after="            if True:",
-        killer=PREDICTED + "test_the_prompt_is_no_part_of_the_answer",
-    ),
-    Mutant(
-        name="prediction-ignores-its-plan",
-        bug="more is drafted than may be emitted, and the drafter is dropped",
-        file="drafters/predicted.py",
-        before="min(plan.num_nodes, plan.depth)",
-        after="plan.num_nodes + 1",
-        killer=PREDICTED + "test_it_drafts_no_more_than_the_plan_allows_and_ends_with_the_prediction",
-    ),
-    Mutant(
-        name="inner-drafter-is-told-of-its-own-rounds-alone",
-        bug="the other drafter misses what the prediction drafted and drafts for another text",
-        file="drafters/predicted.py",
-        before="        self._inner.observe(tokens, out, path)",
-        after="        self._inner.observe(tokens[: 1 if path else None], out, path)",
-        killer=PREDICTED + "test_a_draft_model_beside_a_prediction_drafts_what_it_would_alone",
-    ),
-    Mutant(
-        name="inner-drafter-stays-open",
-        bug="the draft model's cache outlives the request",
-        file="drafters/predicted.py",
-        before="        self._inner.close()",
-        after="        pass",
-        killer=PREDICTED + "test_what_the_other_drafter_wants_to_see_is_shown_to_it",
-    ),
-    Mutant(
-        name="prediction-keeps-its-place-after-a-cut",
-        bug="a regenerated turn is drafted from where the last one ended",
-        file="drafters/predicted.py",
-        before="        del self._trail[kept + 1 :]",
-        after="        pass",
-        killer=AFTER_A_CUT,
-    ),
-    Mutant(
-        name="prediction-keeps-the-answer-after-a-cut",
-        bug="the place is looked for by tokens that were taken back",
-        file="drafters/predicted.py",
-        before="        del self._answer[self._trail[-1][1] :]",
-        after="        pass",
-        killer=AFTER_A_CUT,
-    ),
-)
-
-DRAFTING = (*LOOKUPS, *MODELS, *CUTS, *PREDICTIONS)
+DRAFTING = (*LOOKUPS, *MODELS, *CUTS, *COPYING)

@@ -6,10 +6,18 @@ token. States also carry the most recent position their strings end at.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from typing import TypeAlias
 
+Match: TypeAlias = tuple[int, int]
+"""A string that occurs: its state, and its length."""
+
+NO_MATCH: Match = (0, 0)
 _MOST_HOPS = 64
 """States refreshed per token along the suffix links; past it an occurrence may be an older one, never a wrong one."""
+_INT_BYTES = 32
+"""An integer that is not one of the interpreter's own small ones, as it lies in memory."""
 
 
 class SuffixAutomaton:
@@ -54,6 +62,54 @@ class SuffixAutomaton:
                 return self._length[state] + 1, self._end[after]
             state = self._link[state]
         return 0, -1
+
+    def extended(self, tokens: Iterable[int]) -> SuffixAutomaton:
+        """A copy with more tokens; this one stays as it is."""
+        copy = SuffixAutomaton()
+        copy.tokens, copy._link, copy._length, copy._end = (
+            list(column) for column in (self.tokens, self._link, self._length, self._end)
+        )
+        copy._next = [dict(continuations) for continuations in self._next]
+        copy._last = self._last
+        for token in tokens:
+            copy.extend(token)
+        return copy
+
+    def holds(self, tokens: Iterable[int]) -> bool:
+        """Whether a string occurs."""
+        state = 0
+        for token in tokens:
+            after = self._next[state].get(token)
+            if after is None:
+                return False
+            state = after
+        return True
+
+    def follow(self, match: Match, token: int, most: int) -> Match:
+        """The longest string that occurs in ``tokens`` among the suffixes of ``match`` and ``token``, of at most
+        ``most`` tokens."""
+        state, length = match
+        while state != -1:
+            after = self._next[state].get(token)
+            if after is not None:
+                length = min(length + 1, most)
+                while self._length[self._link[after]] >= length:
+                    after = self._link[after]
+                return after, length
+            state = self._link[state]
+            length = self._length[state]
+        return NO_MATCH
+
+    def end(self, match: Match) -> int:
+        """The most recent index the matched string ends at."""
+        return self._end[match[0]]
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory it holds: tables, and the integers in them."""
+        tables = (self.tokens, self._next, self._link, self._length, self._end, *self._next)
+        num_ints = 2 * len(self.tokens) + 2 * len(self._next)  # tokens, indices, states, lengths
+        return sum(map(sys.getsizeof, tables)) + _INT_BYTES * num_ints
 
     def _add_state(self, continuations: dict[int, int], length: int, link: int, end: int) -> int:
         self._next.append(continuations)
