@@ -16,8 +16,7 @@ from surefoot.tree import chain
 from surefoot.types import Capture, DraftTree, Plan, TargetOutput, Tokens
 
 _MIN_MATCH = 2
-"""Tokens of the answer that have to be found again after an edit. On 113 edits of source files with eight drafts a
-round: 6.66 tokens a round for 1, 6.40 for 2, 6.15 for 3; of the drafts 77, 88 and 93 % were right."""
+"""Tokens of the answer that have to be found again after an edit: fewer are found sooner, and wrong more often."""
 _NOTHING = Plan(num_nodes=0, depth=0)
 
 
