@@ -67,7 +67,7 @@ ENTRY_KEYS: Mapping[str, type] = {"name": str, "path": str, **KEYS}
 _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 _HEADER = re.compile(r"\s*(\[\[?)([^\[\]#]+)\]\]?\s*(?:#.*)?$")
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
-_PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]+")
+PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class _Reader:
 
     def profile(self, name: str, table: Mapping[str, object]) -> Section:
         place = ("profiles", name)
-        if not _PROFILE_NAME.fullmatch(name):
+        if not PROFILE_NAME.fullmatch(name):
             self.refuse(place, f"a profile called {name!r}", "letters, digits, - and _ in its name")
         self.check_known(table, tuple(KEYS), place)
         for key, value in table.items():

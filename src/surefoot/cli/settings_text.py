@@ -12,7 +12,7 @@ from typing import Literal, cast
 import tomlkit
 
 from surefoot.errors import OptionError
-from surefoot.settings import ENTRY_KEYS, KEYS, Section, Settings, Value, lines_of, parse, value_problem
+from surefoot.settings import ENTRY_KEYS, KEYS, PROFILE_NAME, Section, Settings, Value, lines_of, parse, value_problem
 
 TEMPLATE = """\
 # Settings of surefoot. Every command reads this file; surefoot config path says where it lies.
@@ -142,6 +142,8 @@ def changed(text: str, path: Path, address: Address, value: Value) -> str:
 def _opening(address: Address) -> str:
     """What begins a part that was not there."""
     if address.table == "profiles":
+        if not PROFILE_NAME.fullmatch(address.name):
+            raise OptionError(f"a profile called {address.name!r}; expected letters, digits, - and _ in its name")
         return f"[profiles.{address.name}]"
     if address.key != "path":
         raise OptionError(f"found no model called {address.name!r}; set models.{address.name}.path first")
