@@ -33,11 +33,13 @@ LAYERS = {
         "bench",
         "chat",
         "conversation",
+        "describe",
         "doctor",
         "engine",
         "explain",
         "loading",
         "opening",
+        "presets",
         "prompts",
         "prove",
         "provenance",
@@ -75,7 +77,7 @@ FLAGS = {
     ],
     "chat": [
         *[*PAIR, *LAW, *SPECULATION, *LOADING],
-        *["--system", "--raw", "--no-raw", "--json"],
+        *["--system", "--raw", "--no-raw", "--measure-plain", "--json"],
     ],
     "explain": [
         *[*PAIR, *LAW, *SPECULATION, *LOADING],
@@ -91,6 +93,7 @@ FLAGS = {
         *["--top-k", "--top-p", "--min-p", "--max-tokens", "--ignore-eos", "--seed"],
         *[*SPECULATION, *LOADING],
     ],
+    "inspect": ["--presets", "--json"],
     "prove": [
         *[*PAIR, *LOADING],
         *["--prompts", "--limit", "--temperature", "--seeds", "--json"],

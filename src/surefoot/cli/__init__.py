@@ -20,6 +20,7 @@ COMMANDS = {
     "explain": "Replays one generation round by round.",
     "doctor": "Examines a pair: files, memory, exactness, and the speedup to expect.",
     "bench": "Measures plain decoding against each drafter, and reports what it found.",
+    "inspect": "Says what a target or drafter directory is.",
     "prove": "Runs your own pair with and without speculation and compares the tokens.",
     "init": "Writes a commented settings file.",
     "config": "Reads and changes the settings file.",

@@ -20,6 +20,7 @@ from surefoot.engine import Engine
 from surefoot.errors import SurefootError
 from surefoot.loading.load import find_device
 from surefoot.options import LoadOptions, SpeculativeOptions
+from surefoot.presets import Preset, presets_for
 
 COMPARING = ("tokenizers", "vocabulary", "context length", "memory")
 RUNNING = ("weights", "kernels", "equality", "speedup")
@@ -78,7 +79,7 @@ def examine(given: Examination, show: Callable[[Check], None] = lambda check: No
     target = _files(findings, given.model, "target")
     draft = _files(findings, given.draft_model, "draft model") if given.draft_model else None
     lacks_draft = given.draft_model is not None and draft is None
-    findings.add(_setting(given))
+    findings.add(_setting(given, presets_for(given.model, target.raw if target else {})))
     device = _attempt(findings, "device", "Choose --device auto", lambda: _device(given.load.device))
     if target is None:
         findings.skip("the target's files were not understood", *COMPARING)
@@ -111,16 +112,21 @@ def _device(name: str) -> tuple[Check, torch.device]:
     return check_device(device), device
 
 
-def _setting(given: Examination) -> Check:
+def _setting(given: Examination, presets: tuple[Preset, ...]) -> Check:
+    known = tuple(
+        f"a public draft model for it, not verified here: {preset.draft_model} (surefoot inspect --presets)"
+        for preset in presets
+        if given.draft_model is None
+    )
     if given.off is None:
-        return Check(
-            name="settings", level="PASS", found=f"drafts by {given.drafter}, {given.speculative.num_draft} a round"
-        )
+        found = f"drafts by {given.drafter}, {given.speculative.num_draft} a round"
+        return Check(name="settings", level="PASS", found=found, details=known)
     return Check(
         name="settings",
         level="WARN",
         found=f"speculation is switched off: {given.off}",
         mend="Choose --method lookup or a --draft-model, and --num-draft above 0",
+        details=known,
     )
 
 

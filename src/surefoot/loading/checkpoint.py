@@ -29,7 +29,7 @@ def check_tensors(specs: Sequence[TensorSpec], ignored: Sequence[str], stored: M
 
     Where names, shapes and dtypes are right nothing is read; :func:`fill` looks at the numbers as it copies them.
     """
-    problems = [*_structural_problems(specs, ignored, stored)]
+    problems = [*structural_problems(specs, ignored, stored)]
     if problems:
         usable = [spec for spec in specs if spec.name in stored and _fits(spec, stored[spec.name])]
         raise _misfit(stored, problems + _each(usable, stored, _non_finite))
@@ -93,9 +93,10 @@ def _check_cover(model: nn.Module, specs: Iterable[TensorSpec]) -> None:
         assert end == shape_of[name][0], (name, end, shape_of[name])
 
 
-def _structural_problems(
+def structural_problems(
     specs: Sequence[TensorSpec], ignored: Sequence[str], stored: Mapping[str, StoredTensor]
 ) -> Iterator[str]:
+    """What headers alone show: each missing, unexpected, misshapen and non-float tensor, a line each."""
     expected = {spec.name for spec in specs}
     for spec in specs:
         if spec.name not in stored:

@@ -1,0 +1,66 @@
+"""From a name to a description."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from surefoot.describe.contents import Contents, read_contents
+from surefoot.describe.description import Description
+from surefoot.describe.gguf import describe_gguf
+from surefoot.describe.heads import mtp_modules, recognise
+from surefoot.describe.models import describe_model
+from surefoot.errors import CheckpointError, ModelNotFoundError
+from surefoot.loading.resolve import HUB_ID, bundled, resolve
+from surefoot.options import Environment
+
+
+def describe(name: str) -> Description:
+    """What ``name`` is: a directory, a GGUF file, a bundled model, or a hub id that has been downloaded before.
+
+    Raises:
+        ModelNotFoundError: there is nothing of that name here; nothing is downloaded.
+    """
+    path = Path(os.path.expanduser(name))
+    if path.is_file() and path.suffix.lower() == ".gguf":
+        return describe_gguf(path)
+    return describe_directory(path if path.is_dir() else _found(name))
+
+
+def _found(name: str) -> Path:
+    if name not in bundled() and HUB_ID.fullmatch(name):
+        try:
+            return resolve(name, replace(Environment.read(), hub_offline=True)).path
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(
+                f"found no directory {name!r}, and as a hub id it has not been downloaded; expected something that is "
+                "here, as inspect downloads nothing. Download it first, or give a directory"
+            ) from error
+    return resolve(name, Environment.read()).path
+
+
+def describe_directory(path: Path) -> Description:
+    """What a directory holds; a damaged one is described as such."""
+    try:
+        contents = read_contents(path)
+    except CheckpointError as error:
+        found, _, advice = str(error).partition("\n")[0].rpartition(". ")
+        verdict = f"This version cannot use it: {found}"
+        return Description(
+            path=str(path), kind="a damaged model directory", facts=(), usable=False, verdict=verdict, needs=advice
+        )
+    ggufs = contents.with_ending(".gguf")
+    if ggufs and not contents.tensors:
+        description = describe_gguf(path / ggufs[0])
+        return replace(description, notes=(f"the directory holds {len(ggufs)} GGUF files; this is {ggufs[0]}",))
+    return recognise(contents) or _with_modules(describe_model(contents), contents)
+
+
+def _with_modules(description: Description, contents: Contents) -> Description:
+    """Adds what a model brings to draft with, which this version leaves out."""
+    modules = mtp_modules(contents)
+    if not modules:
+        return description
+    note = f"it comes with {modules} multi-token prediction module(s), which this version does not draft with"
+    return replace(description, notes=(*description.notes, note))

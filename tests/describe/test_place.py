@@ -1,0 +1,170 @@
+"""Whole models, GGUF files, damaged directories, and names: what is said of them, and what is never done with them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories import make_checkpoint, make_tokenizer
+
+from surefoot.describe import Description, describe
+from surefoot.describe.gguf import read_gguf
+from surefoot.errors import CheckpointError, ModelNotFoundError, SurefootError
+from surefoot.loading import checkpoint, load_target
+from surefoot.options import LoadOptions
+
+
+def facts(description: Description) -> dict[str, str]:
+    return {fact.name: fact.value for fact in description.facts}
+
+
+def test_a_model_is_described_in_full(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path / "model", vocab_size=300, dtype=torch.bfloat16, num_shards=2)
+    make_tokenizer(path)
+    (path / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.6, "top_p": 0.95}))
+    description = describe(str(path))
+    size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    model = load_target(path, LoadOptions(device="cpu")).model
+    assert facts(description) == {
+        "parameters": f"{sum(parameter.numel() for parameter in model.parameters()) / 1e3:#.3g} k",
+        "weights": f"{len(list(model.parameters())) + 3 * 3} tensors of BF16, {size / 1e6:.3g} MB, loads as bfloat16",
+        "family": "qwen3",
+        "layers": "3",
+        "heads": "4 query, 2 key-value, of 16",
+        "hidden size": "48",
+        "feed forward": "80",
+        "vocabulary": "300 rows",
+        "context": "512 tokens",
+        "positions": "rope default, theta 10000",
+        "output head": "its own",
+        "cache": "0.384 kB a token in bfloat16",
+        "tokenizer": "BPE, 300 ids, 3 special",
+        "chat template": "no",
+        "ends at": "2",
+        "sampling defaults": "temperature 0.6, top_k 0, top_p 0.95, min_p 0",
+    }
+    assert description.usable
+    assert description.needs == ""
+
+
+def test_no_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "safe_open", None)
+    path = make_checkpoint(tmp_path / "model")
+    assert describe(str(path)).usable
+    (path / "config.json").write_text(
+        (path / "config.json").read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 2')
+    )
+    description = describe(str(path))
+    assert not description.usable
+    assert "unexpected: model.layers.2" in description.verdict
+
+
+def test_a_model_of_another_family_is_described_as_far_as_its_config_goes(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path / "model")
+    raw = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**raw, "model_type": "gpt9"}))
+    description = describe(str(path))
+    assert description.kind == "a model of type gpt9"
+    assert facts(description)["layers"] == "3"
+    assert "model_type is 'gpt9'" in description.verdict
+    assert description.needs == "Use a model of these families"
+
+
+def test_modules_that_predict_further_tokens_are_mentioned(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path / "model")
+    raw = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**raw, "num_nextn_predict_layers": 2}))
+    assert any("2 multi-token prediction module(s)" in note for note in describe(str(path)).notes)
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        ({}, "no model"),
+        ({"pytorch_model.bin": b"x"}, "a model in pickled weights"),
+        ({"config.json": b"{"}, "a damaged model directory"),
+        ({"config.json": b"{}", "model.safetensors": b"\x10"}, "a damaged model directory"),
+    ],
+)
+def test_what_cannot_be_used_says_what_it_needs(tmp_path: Path, files: dict[str, bytes], kind: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    description = describe(str(tmp_path))
+    assert description.kind.startswith(kind)
+    assert not description.usable
+    assert description.needs
+
+
+@pytest.mark.parametrize("name", ["nowhere", "./nowhere", "some-org/not-downloaded"])
+def test_nothing_is_downloaded(name: str) -> None:
+    with pytest.raises(ModelNotFoundError):
+        describe(name)
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def gguf(version: int = 3) -> bytes:
+    """A whole header: metadata of several types, two tensors."""
+    entries = [
+        (b"", "general.architecture", 8, text("llama")),
+        (b"", "llama.block_count", 4, struct.pack("<I", 32)),
+        (b"", "llama.attention.head_count", 4, struct.pack("<I", 32)),
+        (b"", "llama.attention.head_count_kv", 4, struct.pack("<I", 8)),
+        (b"", "llama.rope.freq_base", 6, struct.pack("<f", 500000.0)),
+        (b"", "tokenizer.ggml.model", 8, text("gpt2")),
+        (b"", "tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 3) + text("a") + text("bc") + text("")),
+        (b"", "tokenizer.ggml.scores", 9, struct.pack("<IQ", 6, 3) + b"\0" * 12),
+        (b"", "tokenizer.chat_template", 8, text("{{ messages }}")),
+    ]
+    tensors = [("token_embd.weight", (4, 3), 0), ("blk.0.attn_q.weight", (256, 10), 12)]
+    raw = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(entries))
+    for _, key, kind, value in entries:
+        raw += text(key) + struct.pack("<I", kind) + value
+    for name, shape, kind in tensors:
+        raw += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, 0)
+    return raw
+
+
+@pytest.mark.parametrize("as_directory", [False, True])
+def test_a_gguf_file_is_described_by_its_header(tmp_path: Path, as_directory: bool) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf())
+    description = describe(str(tmp_path if as_directory else path))
+    assert description.kind == "a GGUF file of version 3: llama"
+    assert facts(description) == {
+        "parameters": "2.57 k",
+        "weights": f"{len(gguf()) / 1e6:.3g} MB; tensors: F32 in 1, Q4_K in 1",
+        "layers": "32",
+        "heads": "32 query, 8 key-value",
+        "rope theta": "500000.0",
+        "tokenizer": "gpt2",
+        "vocabulary": "3",
+        "chat template": "yes",
+    }
+    assert not description.usable
+    assert "safetensors" in description.needs
+
+
+@given(cut=st.integers(0, len(gguf()) - 1))
+def test_a_truncated_header_is_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    path.write_bytes(gguf()[:cut])
+    with pytest.raises(CheckpointError):
+        read_gguf(path)
+
+
+@given(place=st.integers(4, len(gguf()) - 1), byte=st.integers(0, 255))
+def test_a_changed_byte_never_crashes(tmp_path_factory: pytest.TempPathFactory, place: int, byte: int) -> None:
+    path = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    path.write_bytes(gguf()[:place] + bytes([byte]) + gguf()[place + 1 :])
+    try:
+        describe(str(path))
+    except SurefootError as error:
+        assert "expected" in str(error)  # noqa: PT017
