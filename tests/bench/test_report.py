@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.bench.made_up import NUM_DRAFT, answer_of, comparison_of, measurement_of
 from tests.bench.pages import SVG, MalformedError, embedded, images, parse, titled
@@ -18,6 +19,7 @@ from surefoot.bench.report.axes import ticks
 from surefoot.bench.report.markup import element, raw_block, text
 from surefoot.bench.report.page import POLICY, render
 
+PATIENT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ATTACK = "</script></pre><script>alert('x')</script><img src=http://evil.example/x onerror=alert(1)>&\"'"
 
 
@@ -60,7 +62,7 @@ def test_the_strict_reader_notices() -> None:
 
 def test_every_image_is_xml_of_finite_numbers_inside_its_frame() -> None:
     found = images(render(usual()))
-    assert len(found) == 2 * (1 + 2 + 2) + 1 + 1, "by temperature: speedup, two kinds twice; then costs and phases"
+    assert len(found) == 2 * (1 + 2 + 2 + 1 + 1), "by temperature: speedup, two kinds twice, costs, phases"
     for image in found:
         width, height = map(float, image.attrib["viewBox"].split()[2:])
         assert image.findtext(f"{SVG}title")
@@ -83,6 +85,7 @@ def test_whatever_a_user_supplied_stays_text() -> None:
     assert page.tags == parse(render(usual("harmless"))).tags, "it changed the page's structure"
 
 
+@PATIENT
 @given(st.text())
 def test_any_text_comes_back_as_it_was(value: str) -> None:
     value = re.sub(r"[\r\x00]", "", value)  # which HTML itself does not keep
@@ -143,7 +146,9 @@ def test_the_break_even_is_drawn_from_the_measured_curve() -> None:
 
 
 def test_an_interrupted_measurement_says_so() -> None:
-    page = parse(render(usual(complete=False)))
+    begun = replace(usual(complete=False), comparisons=usual().comparisons[:1])
+    page = parse(render(begun))
+    assert "temperature 0.8" not in page.text, "it was not reached"
     assert "Interrupted: this is what was measured until then." in page.text
     assert "Not measured" in page.text
     assert "Interrupted" not in parse(render(usual())).text
@@ -173,9 +178,10 @@ def test_a_real_measurement_makes_a_page() -> None:
     compared = run(target, settings_of(engine_of(target), temperatures=(0.0, 0.8)))
     html = render(measurement_of(compared))
     parse(html)
-    assert len(images(html)) == 12
+    assert len(images(html)) == 14
 
 
+@PATIENT
 @given(st.floats(1e-9, 1e9), st.integers(3, 8))
 def test_ticks_are_few_round_and_reach_the_end(greatest: float, most: int) -> None:
     found = ticks(greatest, most)
@@ -185,6 +191,7 @@ def test_ticks_are_few_round_and_reach_the_end(greatest: float, most: int) -> No
     assert f"{found[1]:e}"[0] in "125"
 
 
+@PATIENT
 @given(st.integers(1, 64))
 def test_the_cost_curve_reaches_from_one_row_to_a_whole_round(num_draft: int) -> None:
     counts = row_counts(num_draft)

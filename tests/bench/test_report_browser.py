@@ -54,7 +54,7 @@ def opened(html: str, folder: Path) -> Opened:
 def test_the_report_opens_without_console_messages(attack: str, tmp_path: Path) -> None:
     page = opened(render(usual(attack)), tmp_path)
     assert page.console == []
-    assert page.dom.count("<svg") == 12
+    assert page.dom.count("<svg") == 14
     assert page.dom.rstrip().endswith("</html>")
     assert page.dom.count("<script") == 1, "nothing that was supplied became a script"
     assert "<img" not in page.dom

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.bench.made_up import answer_of, comparison_of, measurement_of
 from tests.bench.timed import TimedTarget, engine_of, run, settings_of
 
 from surefoot.bench.results import Acceptance, Spread, summarise
 from surefoot.bench.table import HEADINGS, row
+from surefoot.options import Acceptance as Rule
+
+PATIENT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 seconds = st.floats(min_value=0.01, max_value=100)
 
 
+@PATIENT
 @given(st.lists(st.integers(-1000, 1000).map(float), min_size=1, max_size=30))
 def test_a_spread_is_in_order_and_a_quarter_lies_on_either_side(values: list[float]) -> None:
     spread = Spread.of(values)
@@ -35,6 +40,7 @@ def test_quartiles_are_interpolated_between_the_values() -> None:
     assert Spread.of_some([None]) is None
 
 
+@PATIENT
 @given(st.lists(st.tuples(seconds, seconds), min_size=1, max_size=9))
 def test_the_ratio_is_the_median_of_paired_ratios(pairs: list[tuple[float, float]]) -> None:
     compared = [comparison_of(answer_of("plain", plain), answer_of("draft", draft)) for plain, draft in pairs]
@@ -57,6 +63,7 @@ def test_the_ratio_is_not_that_of_the_medians() -> None:
     assert cell.times_plain.median != pytest.approx(10.0 / 2.0), "the control: the ratio of the medians"
 
 
+@PATIENT
 @given(st.lists(st.lists(st.integers(0, 4), max_size=12), min_size=1, max_size=4))
 def test_acceptance_adds_up(rounds: list[list[int]]) -> None:
     compared = [comparison_of(answer_of("plain", 1.0), answer_of("draft", 1.0, accepted=each)) for each in rounds]
@@ -119,7 +126,7 @@ def test_what_is_slower_is_called_slower_and_what_differs_different() -> None:
     measurement = measurement_of(compared)
     cell = measurement.cells()[1]
     assert row(cell)[-1] == "slower than plain"
-    assert "0 of 1, first at token 3" in row(cell)
+    assert "0 of 1, from token 3" in row(cell)
     assert measurement.broken() == (cell,)
     assert measurement.warnings(measurement.cells()) == [
         "edit, draft, temperature 0: 1 of 1 texts differ, although equal texts were promised."
@@ -129,3 +136,18 @@ def test_what_is_slower_is_called_slower_and_what_differs_different() -> None:
     assert row(fast.cells()[1])[-1] == ""
     assert fast.broken() == ()
     assert fast.warnings(fast.cells()) == []
+
+
+def test_a_difference_is_explained_by_what_was_promised() -> None:
+    def told(temperature: float, *, strict: bool, acceptance: Rule) -> str:
+        answers = answer_of("plain", 1.0), answer_of("draft", 1.0, tokens=(0, 9))
+        measurement = measurement_of([comparison_of(*answers, temperature=temperature)], strict=strict)
+        measurement = replace(measurement, setup=replace(measurement.setup, acceptance=acceptance))
+        (warning,) = measurement.warnings(measurement.cells())
+        assert bool(measurement.broken()) == ("although" in warning)
+        return warning
+
+    assert "although equal texts were promised" in told(0.8, strict=True, acceptance="match")
+    assert "although equal texts were promised" in told(0.0, strict=True, acceptance="reject")
+    assert "rejection sampling" in told(0.8, strict=True, acceptance="reject")
+    assert "--exact require" in told(0.8, strict=False, acceptance="match")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.benching import BENCHING
 from tests.mutants.decoding import DECODING
 from tests.mutants.drafting import DRAFTING
 from tests.mutants.networks import NETWORKS
@@ -10,4 +11,4 @@ from tests.mutants.serving import SERVING
 from tests.mutants.stopping import STOPPING
 from tests.mutants.verifying import VERIFYING
 
-MUTANTS = (*DECODING, *VERIFYING, *SAMPLING, *DRAFTING, *NETWORKS, *SERVING, *STOPPING)
+MUTANTS = (*DECODING, *VERIFYING, *SAMPLING, *DRAFTING, *NETWORKS, *SERVING, *STOPPING, *BENCHING)

@@ -93,11 +93,19 @@ class Measurement:
         for cell in cells:
             where = f"{cell.kind}, {cell.arm}, temperature {cell.temperature:g}"
             if cell.first_difference is not None:
-                kept = "although equal texts were promised" if self.promised(cell.temperature) else "none was promised"
-                found.append(f"{where}: {cell.answers - cell.identical} of {cell.answers} texts differ, {kept}.")
+                count = f"{cell.answers - cell.identical} of {cell.answers} texts differ"
+                found.append(f"{where}: {count}, {self._why(cell.temperature)}.")
             if cell.fallbacks:
                 found.append(f"{where}: the drafter failed and was dropped in {cell.fallbacks} answers.")
         return found
+
+    def _why(self, temperature: float) -> str:
+        """What a difference means."""
+        if self.promised(temperature):
+            return "although equal texts were promised"
+        if self.setup.acceptance != "match" and temperature >= GREEDY_EPSILON:
+            return "as rejection sampling keeps the law, not the text"
+        return "as rounding may decide between equals here; --exact require promises equal texts"
 
     def as_json(self) -> dict[str, object]:
         """Everything but the texts, of which the first of each kind stand for the rest."""

@@ -38,7 +38,7 @@ def row(cell: Cell) -> tuple[str, ...]:
 def same_text(cell: Cell) -> str:
     """How many texts equal plain's, and where the first difference is."""
     told = f"{cell.identical} of {cell.answers}"
-    return told if cell.first_difference is None else f"{told}, first at token {cell.first_difference}"
+    return told if cell.first_difference is None else f"{told}, from token {cell.first_difference}"
 
 
 def remark(cell: Cell) -> str:

@@ -35,7 +35,7 @@ from surefoot.errors import OptionError
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
 from surefoot.provenance import Provenance
 
-NARROWEST = 130
+NARROWEST = 150
 """Columns of the table where the output is no terminal."""
 
 _PAIR = Source(record=Pair, only=("model", "draft_model", "lookup_min", "threads", "config", "profile"))

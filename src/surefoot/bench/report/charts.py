@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import TypeAlias
 
 from surefoot.bench.report.axes import Frame, Scale, bottom_ticks, chart, horizontal_rules, label, line, ticks
 from surefoot.bench.report.markup import Markup, element, join, text
@@ -11,14 +12,17 @@ from surefoot.bench.results import Cell, Spread
 from surefoot.control.cost import CostCurve
 from surefoot.stats import Seconds
 
-WIDE = 760
+WIDE = 1040
 SMALL, SMALL_HEIGHT = 360, 220
 ROW = 26
 BAR = 14
 PHASES = tuple(item.name for item in fields(Seconds) if item.name != "prefill")
 
-Colors = dict[str, str]
+Colors: TypeAlias = dict[str, str]
 """The class that gives each arm its colour."""
+
+Mark: TypeAlias = tuple[Cell, float, float | None]
+"""An arm's cell, its mean number of rows a round, and what its round cost in plain rounds."""
 
 
 def speedup(cells: Sequence[Cell], colors: Colors) -> Markup:
@@ -125,7 +129,7 @@ def cost(curve: CostCurve, cells: Sequence[Cell], colors: Colors) -> Markup:
     costs. A dot is an arm's mean acceptance length at its mean number of rows; the dash is what its round cost, all
     phases, in plain rounds."""
     plain = {(cell.kind, cell.temperature): cell.seconds_per_round for cell in cells if cell.arm not in colors}
-    marks: list[tuple[Cell, float, float | None]] = []
+    marks: list[Mark] = []
     for cell in cells:
         base, own = plain.get((cell.kind, cell.temperature)), cell.seconds_per_round
         if cell.arm in colors and cell.acceptance.drafted:
@@ -148,16 +152,14 @@ def cost(curve: CostCurve, cells: Sequence[Cell], colors: Colors) -> Markup:
         element("polyline", points=area, class_="loss"),
         line(frame.x.at(1), frame.y.at(1), frame.x.at(ends), frame.y.at(ends), "ideal"),
         element("polyline", points=points, class_="cost"),
-        label(
-            70, 40, "line: break-even = cost of a forward, in forwards of one row; dotted: every draft accepted", "tick"
-        ),
         *(_dot(frame, *one, f"{one[0]:g} rows cost {one[1]:.2f}", "measured") for one in relative),
-        *(_mark(frame, cell, rows, own, colors[cell.arm]) for cell, rows, own in marks),
+        *(_mark(frame, mark, colors[mark[0].arm], place % 2 == 0) for place, mark in enumerate(marks)),
     ]
     return chart(WIDE, 372, "Cost curve and break-even", *parts)
 
 
-def _mark(frame: Frame, cell: Cell, rows: float, own: float | None, color: str) -> Markup:
+def _mark(frame: Frame, mark: Mark, color: str, above: bool) -> Markup:
+    cell, rows, own = mark
     x, length = frame.x.at(rows), cell.acceptance.mean_length
     what = f"{cell.kind}, {cell.arm}: {length:.2f} tokens per round"
     parts: list[Markup] = []
@@ -165,9 +167,9 @@ def _mark(frame: Frame, cell: Cell, rows: float, own: float | None, color: str) 
         what += f", a round costs {own:.2f} plain rounds"
         y = frame.y.at(own)
         parts = [line(x, y, x, frame.y.at(length), f"stem {color}"), line(x - 7, y, x + 7, y, f"dash {color}")]
-    return join(
-        [*parts, _dot(frame, rows, length, what, color), label(x + 7, frame.y.at(length) - 5, cell.kind, "tick")]
-    )
+    y = frame.y.at(length)
+    name = label(x + 7, y - 5, cell.kind, "tick") if above else label(x - 7, y - 5, cell.kind, "tick", "end")
+    return join([*parts, _dot(frame, rows, length, what, color), name])
 
 
 def phases(cells: Sequence[Cell]) -> Markup:

@@ -51,9 +51,10 @@ def render(measurement: Measurement) -> str:
         "body",
         _header(measurement, cells),
         _section("Results", element("div", results(cells), class_="wide"), _caption(measurement)),
-        *[_by_temperature(measurement, cells, temperature, colors) for temperature in setup.temperatures],
-        _cost(measurement, cells, colors),
-        _section("Phase times", _phase_legend(), charts.phases([cell for cell in cells if cell.tokens])),
+        *[
+            _by_temperature(measurement, cells, heat, colors)
+            for heat in dict.fromkeys(one.temperature for one in cells)
+        ],
         _section("Sample texts", _origin_legend(), *[_sample(one) for one in measurement.samples()]),
         _circumstances(measurement),
         _section("Words", _facts(GLOSSARY)),
@@ -120,6 +121,8 @@ def _by_temperature(
                 keys,
                 _grid([charts.histogram(kind, group, drafts, colors) for kind, group in groups.items()]),
             ),
+            _cost(measurement, here, colors),
+            _section(f"Phase times, temperature {temperature:g}", _phase_legend(), charts.phases(here)),
         ]
     )
 
@@ -132,12 +135,14 @@ def _cost(measurement: Measurement, cells: Sequence[Cell], colors: charts.Colors
     if measurement.cost is None:
         return _section("Cost curve", _paragraph("Not measured: interrupted before, or the rows did not fit."))
     told = (
-        f"A forward of the target after {measurement.cost.context} tokens. Drafting pays where a round emits more "
-        "tokens than it costs plain rounds: a dot above its dash. A dot is an arm's tokens per round at its rows per "
-        "round; the dash below or above it is what its rounds cost with all phases."
+        f"The red line is what a forward of the target costs by its rows, after {measurement.cost.context} tokens, in "
+        "forwards of one row: where drafts that cost nothing break even. A dot is an arm's tokens per round at its "
+        "rows per round; its dash is what its rounds cost with all phases, in plain rounds. Drafting pays where the "
+        "dot is above the dash. Dotted, rising: every draft accepted."
     )
     keys = legend(list(colors), list(colors.values()))
-    return _section("Cost curve and break-even", _paragraph(told), keys, charts.cost(measurement.cost, cells, colors))
+    title = f"Cost curve and break-even, temperature {cells[0].temperature:g}"
+    return _section(title, _paragraph(told), keys, charts.cost(measurement.cost, cells, colors))
 
 
 def _phase_legend() -> Markup:
