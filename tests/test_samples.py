@@ -143,5 +143,9 @@ def test_results_wait_for_the_end_and_drafters_are_closed() -> None:
         with pytest.raises(RequestError, match="still open"):
             _ = samples.results
     assert guesser.closed == 2
+    with engine.samples((1, 2), SamplingParams(max_tokens=0), n=3) as none:
+        assert list(none) == []
+    assert guesser.closed == 5
+    assert [result.finish_reason for result in none.results] == ["length"] * 3
     assert [result.finish_reason for result in samples.results] == ["cancelled", "cancelled"]
     assert [len(result.tokens) for result in samples.results] == [1, 0]

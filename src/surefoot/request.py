@@ -65,7 +65,10 @@ class Request:
     def events(self) -> Generator[Event, None, None]:
         """Its events as they come; none where no token may be emitted."""
         if self.stops.remaining == 0:
-            self.read_prompt_alone()
+            try:
+                self.read_prompt_alone()
+            finally:
+                self.decoding.close()
             return
         for _ in decode(self.target, self.prompt, self.decoding):
             yield from self.new_events()
@@ -78,11 +81,8 @@ class Request:
 
     def read_prompt_alone(self) -> None:
         """Scores the prompt of a request that emits nothing, where that was asked for."""
-        try:
-            if self.prompt_logprobs is not None:
-                read_prompt(self.target, self.prompt, [self.decoding])
-        finally:
-            self.decoding.close()
+        if self.prompt_logprobs is not None:
+            read_prompt(self.target, self.prompt, [self.decoding])
 
     def result(self) -> Result:
         """The account of the events handed out; a request that was left early counts as cancelled."""

@@ -64,10 +64,10 @@ class Samples:
 
     def _run(self) -> Generator[tuple[int, Event], None, None]:
         first = self._requests[0]
-        if first.stops.remaining == 0:
-            first.read_prompt_alone()
-            return
         try:
+            if first.stops.remaining == 0:
+                first.read_prompt_alone()
+                return
             prefill(first.target, first.prompt, [request.decoding for request in self._requests])
             yield from self._news()
             while True:
