@@ -1,0 +1,355 @@
+// The kernels of one instruction set: what a whole forward does, block after block.
+#pragma once
+
+#include "attention.hpp"
+
+namespace SUREFOOT_NAMESPACE {
+
+using surefoot::Mlp;
+using surefoot::Product;
+using surefoot::Step;
+
+INLINE int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Counts the phases of a job: between two of them all threads meet, and each phase has a counter to itself.
+struct Phases {
+  Team& team;
+  int member;
+  int now = 0;
+
+  void next() {
+    team.barrier();
+    if (member == 0) team.reset(now % Team::PHASES);  // everybody is past it, and it is used again three phases on
+    ++now;
+  }
+  int counter() const { return now % Team::PHASES; }
+};
+
+// Where a forward keeps what lies between its phases.
+template <class T>
+struct Workshop {
+  T* normed;    // [rows, padded hidden], one for each thread where rows are few
+  float* fused; // [rows, query, key and value heads]
+  T* inner;     // [rows, padded width of what the second linear of a block reads]
+  float* scores;
+  float* queries;
+  int64_t most_seen;
+  int64_t group_room;
+};
+
+constexpr int64_t FEW_ROWS = 8;  // so few that every thread norms them for itself, and nobody waits
+
+struct Sizes {
+  int64_t hidden = 0, fused = 0, inner = 0, seen = 0, group = 0, head = 0;
+};
+
+inline Sizes sizes_of(const Call& call) {
+  Sizes most;
+  most.hidden = call.hidden;
+  auto raise = [](int64_t& size, int64_t to) { size = to > size ? to : size; };
+  for (int64_t i = 0; i < call.num_steps; ++i) {
+    const Step& step = call.steps[i];
+    if (step.kind == surefoot::ATTENTION) {
+      const auto& block = *(const Attention*)step.block;
+      raise(most.fused, block.qkv.outputs);
+      raise(most.inner, block.out.inputs);
+      raise(most.group, block.heads / block.kv_heads);
+      raise(most.head, (block.head_dim + LANES - 1) / LANES * LANES);
+    } else if (step.kind == surefoot::MLP) {
+      raise(most.inner, ((const Mlp*)step.block)->inner);
+    }
+  }
+  for (int64_t i = 0; i < call.num_rows; ++i) raise(most.seen, call.rows[i].committed + call.rows[i].num_seen);
+  most.seen = (most.seen + LANES - 1) / LANES * LANES;
+  return most;
+}
+
+template <class T>
+int64_t lay_out(const Call& call, int threads, char* memory, Workshop<T>& shop, int member) {
+  const Sizes sizes = sizes_of(call);
+  int64_t used = 0;
+  auto take = [&](int64_t bytes) {
+    char* place = memory + used;
+    used += aligned(bytes);
+    return place;
+  };
+  const bool few = call.num_rows <= FEW_ROWS;
+  const int64_t normed = aligned(call.num_rows * padded<T>(sizes.hidden) * int64_t(sizeof(T)));
+  char* norms = take(normed * (few ? threads : 1));
+  shop.normed = (T*)(norms + (few ? normed * member : 0));
+  shop.fused = (float*)take(call.num_rows * sizes.fused * int64_t(sizeof(float)));
+  shop.inner = (T*)take(call.num_rows * padded<T>(sizes.inner) * int64_t(sizeof(T)));
+  const int64_t scores = aligned(sizes.group * sizes.seen * int64_t(sizeof(float)));
+  const int64_t queries = aligned(2 * sizes.group * sizes.head * int64_t(sizeof(float)));
+  shop.scores = (float*)(take(scores * threads) + scores * member);
+  shop.queries = (float*)(take(queries * threads) + queries * member);
+  shop.most_seen = sizes.seen;
+  shop.group_room = sizes.group * sizes.head;
+  return used;
+}
+
+// Norms all rows into `shop.normed`; few rows by every thread for itself, many by all together.
+template <class T>
+void norm_rows(const Call& call, const float* weight, double eps, Workshop<T>& shop, Phases& phases) {
+  const int64_t width = call.hidden, stride = padded<T>(width);
+  const bool few = call.num_rows <= FEW_ROWS;
+  for (int64_t row = few ? 0 : phases.member; row < call.num_rows; row += few ? 1 : phases.team.size) {
+    T* out = shop.normed + row * stride;
+    normalise((const T*)call.stream + row * width, width, weight, eps, out);
+    if (stride > width) out[width] = T(0);
+  }
+  if (!few) phases.next();
+}
+
+// Query and key heads: norm, rotation; keys and values into the cache.
+template <class T, class C>
+void place_head(const Call& call, const Attention& block, Workshop<T>& shop, int64_t row_index, int64_t head) {
+  const Row& row = call.rows[row_index];
+  const Sequence& sequence = call.sequences[row.sequence];
+  const int64_t size = block.head_dim;
+  float* x = shop.fused + row_index * block.qkv.outputs + head * size;
+  const int64_t key = head - block.heads;
+  if (key < block.kv_heads) {
+    if (block.head_norm) {
+      T narrow[MOST_HEAD], ones_normed[MOST_HEAD];
+      float one[MOST_HEAD];
+      for (int64_t i = 0; i < size; ++i) one[i] = 1.0f;
+      for (int64_t i = 0; i < size; i += LANES) {
+        float lanes[LANES] = {};
+        const int64_t count = size - i < LANES ? size - i : LANES;
+        std::memcpy(lanes, x + i, size_t(count) * sizeof(float));
+        T whole[LANES];
+        store(whole, load(lanes));
+        std::memcpy(narrow + i, whole, size_t(count) * sizeof(T));
+      }
+      normalise(narrow, size, one, block.eps, ones_normed);
+      const float* weight = block.head_norm + head * size;
+      for (int64_t i = 0; i < size; ++i) x[i] = widen(ones_normed[i]) * weight[i];
+      for (int64_t i = 0; i < size; i += LANES) {
+        float lanes[LANES] = {};
+        const int64_t count = size - i < LANES ? size - i : LANES;
+        std::memcpy(lanes, x + i, size_t(count) * sizeof(float));
+        store(lanes, rounded(load(lanes), (const T*)nullptr));
+        std::memcpy(x + i, lanes, size_t(count) * sizeof(float));
+      }
+    }
+    rotate(x, sequence, row.position);
+    if (key < 0) return;
+  }
+  const int64_t which = key < block.kv_heads ? 0 : 1, kv_head = which ? key - block.kv_heads : key;
+  C* rows = (C*)sequence.rows + ((2 * block.layer + which) * block.kv_heads + kv_head) * sequence.capacity * size;
+  C* place = rows + row.place * size;
+  for (int64_t i = 0; i < size; i += LANES) {
+    float lanes[LANES] = {};
+    const int64_t count = size - i < LANES ? size - i : LANES;
+    std::memcpy(lanes, x + i, size_t(count) * sizeof(float));
+    C narrow[LANES];
+    store(narrow, load(lanes));
+    std::memcpy(place + i, narrow, size_t(count) * sizeof(C));
+  }
+}
+
+template <class T, class C>
+void attend_row(const Call& call, const Attention& block, Workshop<T>& shop, int64_t row_index, int64_t kv_head) {
+  const Row& row = call.rows[row_index];
+  const Sequence& sequence = call.sequences[row.sequence];
+  const int64_t size = block.head_dim, group = block.heads / block.kv_heads;
+  const int vectors = int((size + LANES - 1) / LANES);
+  const int64_t room = vectors * LANES;
+  float *queries = shop.queries, *out = shop.queries + shop.group_room;
+  const float* x = shop.fused + row_index * block.qkv.outputs + kv_head * group * size;
+  for (int64_t h = 0; h < group; ++h) {
+    std::memcpy(queries + h * room, x + h * size, size_t(size) * sizeof(float));
+    for (int64_t i = size; i < room; ++i) queries[h * room + i] = 0.0f;
+  }
+  const int64_t plane = sequence.capacity * size;
+  const C* keys = (const C*)sequence.rows + (2 * block.layer * block.kv_heads + kv_head) * plane;
+  const C* values = keys + block.kv_heads * plane;
+  const Bench bench{shop.scores, shop.most_seen};
+  attend_any<C>(
+      vectors, queries, int(group), seen_by<C>(row, block, call, keys, size), seen_by<C>(row, block, call, values, size),
+      float(block.scale), bench, out);
+  T* mixed = shop.inner + row_index * padded<T>(block.out.inputs) + kv_head * group * size;
+  for (int64_t h = 0; h < group; ++h)
+    for (int64_t i = 0; i < size; i += LANES) {
+      const int64_t count = size - i < LANES ? size - i : LANES;
+      T narrow[LANES];
+      store(narrow, load(out + h * room + i));
+      std::memcpy(mixed + h * size + i, narrow, size_t(count) * sizeof(T));
+    }
+}
+
+template <class T>
+INLINE void pad(T* rows, int64_t num_rows, int64_t width) {
+  const int64_t stride = padded<T>(width);
+  if (stride > width)
+    for (int64_t row = 0; row < num_rows; ++row) rows[row * stride + width] = T(0);
+}
+
+template <class T, class C>
+void attention_block(const Call& call, const Attention& block, Workshop<T>& shop, Phases& phases) {
+  Team& team = phases.team;
+  norm_rows(call, block.norm, block.eps, shop, phases);
+  Store<T> fused{shop.fused, block.qkv.outputs, block.qkv.outputs};
+  multiply(shop.normed, padded<T>(call.hidden), block.qkv, call.num_rows, team, phases.counter(), fused);
+  phases.next();
+
+  const int64_t heads = block.heads + 2 * block.kv_heads, units = call.num_rows * heads;
+  const int64_t share = units / (team.size * 4) + 1;
+  for (int64_t unit = team.next(phases.counter(), share); unit < units; unit = team.next(phases.counter(), share))
+    for (int64_t i = unit; i < unit + share && i < units; ++i) place_head<T, C>(call, block, shop, i / heads, i % heads);
+  phases.next();
+
+  const int64_t pieces = call.num_rows * block.kv_heads;
+  for (int64_t i = team.next(phases.counter(), 1); i < pieces; i = team.next(phases.counter(), 1))
+    attend_row<T, C>(call, block, shop, i % call.num_rows, i / call.num_rows);
+  if (phases.member == 0) pad(shop.inner, call.num_rows, block.out.inputs);
+  phases.next();
+
+  AddTo<T> stream{(T*)call.stream, call.hidden, call.hidden};
+  multiply(shop.inner, padded<T>(block.out.inputs), block.out, call.num_rows, team, phases.counter(), stream);
+  phases.next();
+}
+
+template <class T>
+void mlp_block(const Call& call, const Mlp& block, Workshop<T>& shop, Phases& phases) {
+  Team& team = phases.team;
+  norm_rows(call, block.norm, block.eps, shop, phases);
+  Activate<T> inner{shop.inner, padded<T>(block.inner), block.inner};
+  multiply(shop.normed, padded<T>(call.hidden), block.gate_up, call.num_rows, team, phases.counter(), inner);
+  if (phases.member == 0) pad(shop.inner, call.num_rows, block.inner);
+  phases.next();
+  AddTo<T> stream{(T*)call.stream, call.hidden, call.hidden};
+  multiply(shop.inner, padded<T>(block.inner), block.down, call.num_rows, team, phases.counter(), stream);
+  phases.next();
+}
+
+template <class T>
+void forward_of(const Call& call, void* scratch, Team& team, int member) {
+  Workshop<T> shop;
+  lay_out(call, team.size, (char*)scratch, shop, member);
+  Phases phases{team, member};
+  for (int64_t i = 0; i < call.num_steps; ++i) {
+    const Step& step = call.steps[i];
+    if (step.kind == surefoot::ATTENTION) {
+      const auto& block = *(const Attention*)step.block;
+      if (block.cache_type == surefoot::BFLOAT16)
+        attention_block<T, bf16>(call, block, shop, phases);
+      else
+        attention_block<T, float>(call, block, shop, phases);
+    } else if (step.kind == surefoot::MLP) {
+      mlp_block(call, *(const Mlp*)step.block, shop, phases);
+    } else {
+      if (member == 0) std::memcpy(step.destination, call.stream, size_t(call.num_rows * call.hidden) * sizeof(T));
+      phases.next();
+    }
+  }
+}
+
+inline void forward(const Call& call, void* scratch, Team& team, int member) {
+  if (call.type == surefoot::BFLOAT16)
+    forward_of<bf16>(call, scratch, team, member);
+  else
+    forward_of<float>(call, scratch, team, member);
+}
+
+inline int64_t forward_scratch(const Call& call, int threads) {
+  Workshop<float> wide;
+  Workshop<bf16> narrow;
+  return call.type == surefoot::BFLOAT16 ? lay_out(call, threads, nullptr, narrow, 0) : lay_out(call, threads, nullptr, wide, 0);
+}
+
+template <class T>
+void product_of(const Product& product, void* scratch, Team& team, int member) {
+  const int64_t inputs = product.matrix->inputs, stride = padded<T>(inputs);
+  T* x = (T*)scratch;
+  Phases phases{team, member};
+  for (int64_t row = member; row < product.num_rows; row += team.size) {
+    const T* from = (const T*)product.x + row * inputs;
+    if (product.norm)
+      normalise(from, inputs, product.norm, product.eps, x + row * stride);
+    else
+      std::memcpy(x + row * stride, from, size_t(inputs) * sizeof(T));
+    if (stride > inputs) x[row * stride + inputs] = T(0);
+  }
+  phases.next();
+  Store<float> out{product.y, product.matrix->outputs, product.matrix->outputs};
+  multiply(x, stride, *product.matrix, product.num_rows, team, phases.counter(), out);
+}
+
+inline void product(const Product& product, void* scratch, Team& team, int member) {
+  if (product.type == surefoot::BFLOAT16)
+    product_of<bf16>(product, scratch, team, member);
+  else
+    product_of<float>(product, scratch, team, member);
+}
+
+inline int64_t product_scratch(const Product& product, int) {
+  const int64_t inputs = product.matrix->inputs;
+  return product.num_rows * (product.type == surefoot::BFLOAT16 ? padded<bf16>(inputs) * 2 : padded<float>(inputs) * 4);
+}
+
+template <class T>
+void pack_of(const T* source, int64_t outputs, int64_t inputs, T* packed, int64_t first, int64_t step) {
+  constexpr int64_t unit = Layout<T>::unit;
+  const int64_t steps = Layout<T>::steps(inputs), blocks = (outputs + LANES - 1) / LANES;
+  for (int64_t block = 0; block < blocks; ++block) {
+    T* to = packed + (first + block * step) * steps * unit * LANES;
+    for (int64_t k = 0; k < steps; ++k)
+      for (int64_t lane = 0; lane < LANES; ++lane)
+        for (int64_t u = 0; u < unit; ++u) {
+          const int64_t output = block * LANES + lane, input = k * unit + u;
+          to[(k * LANES + lane) * unit + u] = output < outputs && input < inputs ? source[output * inputs + input] : T(0);
+        }
+  }
+}
+
+// Packs `source` [outputs, inputs]; its block b becomes block `first + b * step`.
+inline void pack(int64_t type, const void* source, int64_t outputs, int64_t inputs, void* packed, int64_t first, int64_t step) {
+  if (type == surefoot::BFLOAT16)
+    pack_of((const bf16*)source, outputs, inputs, (bf16*)packed, first, step);
+  else
+    pack_of((const float*)source, outputs, inputs, (float*)packed, first, step);
+}
+
+template <class T>
+void unpack_of(const Matrix& matrix, const int64_t* rows, int64_t count, T* out) {
+  constexpr int64_t unit = Layout<T>::unit;
+  const int64_t steps = Layout<T>::steps(matrix.inputs);
+  for (int64_t i = 0; i < count; ++i) {
+    const T* from = (const T*)matrix.packed + (rows[i] / LANES * steps * LANES + rows[i] % LANES) * unit;
+    for (int64_t input = 0; input < matrix.inputs; ++input)
+      out[i * matrix.inputs + input] = from[input / unit * LANES * unit + input % unit];
+  }
+}
+
+// Rows of a packed matrix as they were: [count, inputs].
+inline void unpack(int64_t type, const Matrix& matrix, const int64_t* rows, int64_t count, void* out) {
+  if (type == surefoot::BFLOAT16)
+    unpack_of(matrix, rows, count, (bf16*)out);
+  else
+    unpack_of(matrix, rows, count, (float*)out);
+}
+
+inline void normalise_rows(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    if (type == surefoot::BFLOAT16)
+      normalise((const bf16*)x + row * width, width, weight, eps, (bf16*)out + row * width);
+    else
+      normalise((const float*)x + row * width, width, weight, eps, (float*)out + row * width);
+  }
+}
+
+}  // namespace SUREFOOT_NAMESPACE
+
+#define SUREFOOT_KERNELS(NAME, TITLE)                                                                               \
+  const surefoot::Kernels surefoot::NAME = {                                                                        \
+      TITLE,                                                                                                        \
+      SUREFOOT_NAMESPACE::pack,                                                                                     \
+      SUREFOOT_NAMESPACE::unpack,                                                                                   \
+      SUREFOOT_NAMESPACE::forward_scratch,                                                                          \
+      SUREFOOT_NAMESPACE::forward,                                                                                  \
+      SUREFOOT_NAMESPACE::product_scratch,                                                                          \
+      SUREFOOT_NAMESPACE::product,                                                                                  \
+      SUREFOOT_NAMESPACE::normalise_rows,                                                                           \
+  };

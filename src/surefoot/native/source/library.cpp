@@ -1,0 +1,122 @@
+// The functions Python calls, on the kernels of the best instruction set this processor has.
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "model.hpp"
+
+using namespace surefoot;
+
+namespace {
+
+bool runs(const Kernels* kernels) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (kernels == &kernels_avx512_bf16) return avx512 && __builtin_cpu_supports("avx512bf16");
+  if (kernels == &kernels_avx512) return avx512;
+  if (kernels == &kernels_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+  return kernels == &kernels_portable;
+}
+
+const Kernels* const ALL[] = {
+#if defined(__x86_64__)
+    &kernels_avx512_bf16,
+    &kernels_avx512,
+    &kernels_avx2,
+#endif
+    &kernels_portable,
+};
+
+const Kernels* best() {
+  for (const Kernels* kernels : ALL)
+    if (runs(kernels)) return kernels;
+  return &kernels_portable;
+}
+
+const Kernels* chosen = best();
+
+struct ForwardJob {
+  const Call* call;
+  void* scratch;
+};
+struct ProductJob {
+  const Product* product;
+  void* scratch;
+};
+
+}  // namespace
+
+extern "C" {
+
+// 0; 1 where no memory was left.
+int64_t surefoot_forward(const Call* call) {
+  Turn turn;
+  ForwardJob job{call, scratch(chosen->forward_scratch(*call, threads()))};
+  if (job.scratch == nullptr) return 1;
+  run([](void* data, Team& team, int member) {
+    const auto& job = *(const ForwardJob*)data;
+    chosen->forward(*job.call, job.scratch, team, member);
+  }, &job);
+  return 0;
+}
+
+int64_t surefoot_product(const Product* product) {
+  Turn turn;
+  ProductJob job{product, scratch(chosen->product_scratch(*product, threads()))};
+  if (job.scratch == nullptr) return 1;
+  run([](void* data, Team& team, int member) {
+    const auto& job = *(const ProductJob*)data;
+    chosen->product(*job.product, job.scratch, team, member);
+  }, &job);
+  return 0;
+}
+
+void surefoot_normalise(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out) {
+  chosen->normalise(type, x, num_rows, width, weight, eps, out);
+}
+
+int64_t surefoot_packed_bytes(int64_t type, int64_t outputs, int64_t inputs) { return packed_bytes(type, outputs, inputs); }
+
+void surefoot_pack(int64_t type, const void* source, int64_t outputs, int64_t inputs, void* packed, int64_t first, int64_t step) {
+  chosen->pack(type, source, outputs, inputs, packed, first, step);
+}
+
+void surefoot_unpack(int64_t type, const Matrix* matrix, const int64_t* rows, int64_t count, void* out) {
+  chosen->unpack(type, *matrix, rows, count, out);
+}
+
+// Memory for weights, in huge pages where the system has them; null where there is none left.
+void* surefoot_allocate(int64_t bytes) {
+  constexpr int64_t HUGE_PAGE = 2 << 20;
+  const int64_t page = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
+  void* memory = std::aligned_alloc(size_t(page), size_t((bytes + page - 1) / page * page));
+#ifdef MADV_HUGEPAGE
+  if (memory != nullptr && page == HUGE_PAGE) madvise(memory, size_t(bytes), MADV_HUGEPAGE);
+#endif
+  return memory;
+}
+
+void surefoot_free(void* memory) { std::free(memory); }
+
+void surefoot_set_threads(int64_t count) { set_threads(int(count)); }
+int64_t surefoot_threads() { return threads(); }
+
+const char* surefoot_instructions() { return chosen->name; }
+
+// Takes another instruction set; 1 where this processor lacks it. Packed weights stay valid: the layout is one.
+int64_t surefoot_choose(const char* name) {
+  for (const Kernels* kernels : ALL)
+    if (std::strcmp(kernels->name, name) == 0 && runs(kernels)) {
+      Turn turn;
+      chosen = kernels;
+      return 0;
+    }
+  return 1;
+}
+
+}  // extern "C"

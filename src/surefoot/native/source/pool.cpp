@@ -1,0 +1,158 @@
+#include "pool.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace surefoot {
+namespace {
+
+constexpr int SPINS = 3000;       // looks at a flag before a waiting worker sleeps: about 0.1 ms
+constexpr int YIELD_AFTER = 2000;  // looks before somebody at a barrier gives its core away, again and again
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class Pool {
+ public:
+  explicit Pool(int size) : size_(size) {
+    for (int member = 1; member < size; ++member) workers_.emplace_back([this, member] { work(member); });
+  }
+
+  ~Pool() {
+    {
+      std::lock_guard<std::mutex> hold(mutex_);
+      stopping_ = true;
+      ticket_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    for (auto& worker : workers_) worker.join();
+  }
+
+  int size() const { return size_; }
+
+  void run(Job job, void* data) {
+    Team team(size_);
+    job_ = job, data_ = data, team_ = &team;
+    left_.store(size_ - 1, std::memory_order_relaxed);
+    if (size_ > 1) {
+      ticket_.fetch_add(1, std::memory_order_seq_cst);
+      if (sleepers_.load(std::memory_order_seq_cst) > 0) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        wake_.notify_all();
+      }
+    }
+    job(data, team, 0);
+    for (int looks = 0; left_.load(std::memory_order_acquire) > 0; ++looks) {
+      pause();
+      if (looks > YIELD_AFTER) sched_yield();
+    }
+  }
+
+ private:
+  void work(int member) {
+    uint64_t seen = 0;
+    while (true) {
+      seen = wait(seen);
+      if (stopping_) return;
+      job_(data_, *team_, member);
+      left_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  uint64_t wait(uint64_t seen) {
+    for (int looks = 0; looks < SPINS; ++looks) {
+      const uint64_t now = ticket_.load(std::memory_order_acquire);
+      if (now != seen) return now;
+      pause();
+    }
+    std::unique_lock<std::mutex> hold(mutex_);
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    wake_.wait(hold, [&] { return ticket_.load(std::memory_order_seq_cst) != seen; });
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    return ticket_.load(std::memory_order_acquire);
+  }
+
+  const int size_;
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<int> sleepers_{0};
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int> left_{0};
+  Job job_ = nullptr;
+  void* data_ = nullptr;
+  Team* team_ = nullptr;
+  bool stopping_ = false;
+};
+
+std::mutex turn;
+Pool* pool = nullptr;  // never destroyed: workers may outlive the statics at exit
+int wanted = 1;
+void* memory = nullptr;
+int64_t memory_size = 0;
+
+// After a fork only the forking thread lives on: the child makes a pool of its own.
+void forget_pool() {
+  pool = nullptr;
+  new (&turn) std::mutex;
+}
+
+const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
+
+}  // namespace
+
+void Team::barrier() {
+  if (size == 1) return;
+  const uint32_t now = generation_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
+    arrived_.store(0, std::memory_order_relaxed);
+    generation_.store(now + 1, std::memory_order_release);
+    return;
+  }
+  for (int looks = 0; generation_.load(std::memory_order_acquire) == now; ++looks) {
+    pause();
+    if (looks > YIELD_AFTER) sched_yield();
+  }
+}
+
+Turn::Turn() { turn.lock(); }
+Turn::~Turn() { turn.unlock(); }
+
+void run(Job job, void* data) {
+  if (pool == nullptr || pool->size() != wanted) {
+    delete pool;
+    pool = new Pool(wanted);
+  }
+  pool->run(job, data);
+}
+
+void set_threads(int count) {
+  Turn mine;
+  wanted = count < 1 ? 1 : count;
+}
+
+int threads() { return wanted; }
+
+void* scratch(int64_t bytes) {
+  if (bytes > memory_size) {
+    std::free(memory);
+    memory_size = (bytes + (bytes >> 1) + 4095) / 4096 * 4096;
+    memory = std::aligned_alloc(4096, size_t(memory_size));
+    if (memory == nullptr) memory_size = 0;
+  }
+  return memory;
+}
+
+}  // namespace surefoot
