@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--num-draft", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--target", default="pebble", help="a bundled name or a directory")
     parser.add_argument("--draft-model", default="pebble-draft", help="a bundled name or a directory")
@@ -118,7 +119,7 @@ def main() -> None:
     )
     rows = []
     for drafter in ("lookup", args.draft_model):
-        row = compare(surefoot.load(args.target, drafter, dtype=dtype), trial, args.turns)
+        row = compare(surefoot.load(args.target, drafter, dtype=dtype, device=args.device), trial, args.turns)
         rows.append({"drafter": drafter, **row})
         print(
             f"{drafter:14} predicted {row['predicted']}  measured {row['measured']}  error {row['error']:+.1%}  "

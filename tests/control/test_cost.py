@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.tables import TableTarget
 
@@ -16,6 +16,8 @@ from surefoot.errors import OptionError
 from surefoot.protocols import Cache, Drafter, Sampler, Target
 from surefoot.tree import chain
 from surefoot.types import Capture, DraftTree, Plan, TargetOutput
+
+LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 TOKENS = (3, 1, 4, 1, 5, 9, 2, 6)
 
@@ -95,6 +97,18 @@ def test_every_number_of_rows_meets_the_drift_of_the_machine_alike() -> None:
     assert one_by_one[2] / one_by_one[0] > 3.2, "measured one after the other they would not"
 
 
+def test_the_first_forward_of_each_number_of_rows_warms_up() -> None:
+    clock = Clock()
+
+    class Cold(Working):
+        def score(self, rounds: Sequence[tuple[DraftTree, Cache]], capture: Capture) -> list[TargetOutput]:
+            if len(rounds[0][0]) not in self.asked:
+                clock.now += 50.0
+            return super().score(rounds, capture)
+
+    assert measure_cost(Cold(clock), TOKENS, (1, 2), repeats=1, clock=clock) == curve({1: 4.0, 2: 5.0})
+
+
 def test_what_comes_before_a_forward_is_not_timed() -> None:
     clock = Clock()
     seen: list[int] = []
@@ -125,12 +139,14 @@ def test_between_measured_rows_the_curve_is_straight() -> None:
     assert curve({2: 3.0, 4: 5.0}).at(1) == 3.0
 
 
+@LAW
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12))
 def test_a_points_quartiles_lie_around_its_median(seconds: list[float]) -> None:
     point = CostPoint.of(3, seconds)
     assert min(seconds) <= point.low <= point.seconds <= point.high <= max(seconds)
 
 
+@LAW
 @given(fixed=st.floats(0.0, 1.0), per_token=st.floats(0.0, 1.0), noise=st.floats(0.0, 5.0))
 def test_a_draft_costs_a_fixed_part_and_one_a_token(fixed: float, per_token: float, noise: float) -> None:
     seconds = {count: [fixed + per_token * count] * 2 + [fixed + per_token * count + noise] for count in (1, 2, 4)}

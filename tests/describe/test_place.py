@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.factories import make_checkpoint, make_tokenizer
 
@@ -17,6 +17,8 @@ from surefoot.describe.gguf import read_gguf
 from surefoot.errors import CheckpointError, ModelNotFoundError, SurefootError
 from surefoot.loading import checkpoint, load_target
 from surefoot.options import LoadOptions
+
+LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def facts(description: Description) -> dict[str, str]:
@@ -152,6 +154,7 @@ def test_a_gguf_file_is_described_by_its_header(tmp_path: Path, as_directory: bo
     assert "safetensors" in description.needs
 
 
+@LAW
 @given(cut=st.integers(0, len(gguf()) - 1))
 def test_a_truncated_header_is_an_error_of_ours(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
@@ -160,6 +163,7 @@ def test_a_truncated_header_is_an_error_of_ours(tmp_path_factory: pytest.TempPat
         read_gguf(path)
 
 
+@LAW
 @given(place=st.integers(4, len(gguf()) - 1), byte=st.integers(0, 255))
 def test_a_changed_byte_never_crashes(tmp_path_factory: pytest.TempPathFactory, place: int, byte: int) -> None:
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.factories import make_checkpoint
 
@@ -14,6 +14,8 @@ from surefoot.doctor.files import examine_files, find
 from surefoot.doctor.memory import Need, Room, check_memory, free_memory, longest_context
 from surefoot.loading import load_target
 from surefoot.options import DTypeName, LoadOptions
+
+LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 CPU = torch.device("cpu")
 TARGET = Need(weights=1000, per_token=10, context_length=100)
@@ -33,6 +35,7 @@ def test_the_need_is_what_a_loaded_model_takes(tmp_path: Path, family: str, dtyp
     assert need.per_token == sum(row.nbytes for row in rows)
 
 
+@LAW
 @given(available=st.integers(1100, 4000))
 def test_the_longest_context_fits_and_one_more_token_does_not(available: int) -> None:
     needs = (TARGET, DRAFT)

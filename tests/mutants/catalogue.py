@@ -5,10 +5,11 @@ from __future__ import annotations
 from tests.mutants.benching import BENCHING
 from tests.mutants.decoding import DECODING
 from tests.mutants.drafting import DRAFTING
+from tests.mutants.examining import EXAMINING
 from tests.mutants.networks import NETWORKS
 from tests.mutants.sampling import SAMPLING
 from tests.mutants.serving import SERVING
 from tests.mutants.stopping import STOPPING
 from tests.mutants.verifying import VERIFYING
 
-MUTANTS = (*DECODING, *VERIFYING, *SAMPLING, *DRAFTING, *NETWORKS, *SERVING, *STOPPING, *BENCHING)
+MUTANTS = (*DECODING, *VERIFYING, *SAMPLING, *DRAFTING, *NETWORKS, *SERVING, *STOPPING, *BENCHING, *EXAMINING)

@@ -170,7 +170,7 @@ def parts(prediction: Prediction) -> list[str]:
         f"tokens of {prediction.num_prompts} built-in texts; it depends on the text",
         f"a round: draft {_ms(forecast.draft)} + score {_ms(forecast.score)} + the rest {_ms(forecast.overhead)}; "
         f"plain: {_ms(forecast.plain_score)} + {_ms(forecast.plain_overhead)}",
-        f"the same answers, each timed once: {prediction.observed:.2f} times plain",
+        f"the same answers, each timed once: {prediction.observed:.2f} times plain (median)",
     ]
 
 

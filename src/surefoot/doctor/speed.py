@@ -23,7 +23,7 @@ from surefoot.protocols import Cache, DrafterModel, Target
 from surefoot.request import Result
 from surefoot.types import Capture, DraftTree, TargetOutput, Tokens
 
-WARMING_TOKENS = 8
+WARMING_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Prediction:
         forecast: what the two come to.
         num_prompts, num_tokens: texts and tokens acceptance was measured on; it depends on the text.
         fallbacks: drafters that failed and were dropped meanwhile.
-        observed: times plain of the very answers acceptance was counted on, each timed once: a cross-check.
+        observed: times plain of the very answers acceptance was counted on, each timed once, the median: a cross-check.
     """
 
     num_draft: int
@@ -166,7 +166,7 @@ def predict(engine: Engine, trial: Trial, *, clock: Clock = perf_counter) -> Pre
         num_prompts=len(pairs),
         num_tokens=num_tokens,
         fallbacks=sum(speculative.result.stats.fallbacks for _, speculative in pairs),
-        observed=sum(plain.seconds for plain, _ in pairs) / sum(speculative.seconds for _, speculative in pairs),
+        observed=median(plain.seconds / speculative.seconds for plain, speculative in pairs),
     )
 
 
