@@ -88,10 +88,9 @@ FLAGS = {
         *["--num-draft", "--num-draft-tokens", "--context", "--files-only", "--json"],
     ],
     "bench": [
-        *["--draft-model", "--lookup-min", "--threads", "--config", "--profile"],
-        *["--method", "--questions", "--kind", "--limit", "--repeats", "--temperature", "--raw", "--html", "--json"],
+        *[*PAIR, *SPECULATION, *LOADING],
+        *["--questions", "--kind", "--limit", "--repeats", "--temperature", "--raw", "--html", "--json"],
         *["--top-k", "--top-p", "--min-p", "--max-tokens", "--ignore-eos", "--seed"],
-        *[*SPECULATION, *LOADING],
     ],
     "inspect": ["--presets", "--json"],
     "prove": [

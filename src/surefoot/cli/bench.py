@@ -35,10 +35,15 @@ from surefoot.errors import OptionError
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
 from surefoot.provenance import Provenance
 
-NARROWEST = 150
-"""Columns of the table where the output is no terminal."""
+WIDE = 140
+"""Columns of a terminal from which on the whole table fits, and of output that goes to no terminal."""
+SPARED = ("accepted", "first token")
+"""What narrower terminals do not show; --json and --html have it."""
 
-_PAIR = Source(record=Pair, only=("model", "draft_model", "lookup_min", "threads", "config", "profile"))
+_PAIR = Source(
+    record=Pair,
+    only=("model", "draft_model", "lookup_min", "speculative_config", "threads", "config", "profile"),
+)
 _SAMPLING = Source(
     record=SamplingParams,
     only=("top_k", "top_p", "min_p", "max_tokens", "ignore_eos", "seed"),
@@ -209,21 +214,27 @@ def _publish(measurement: Measurement, extent: Extent) -> None:
 
 def _print_table(measurement: Measurement) -> None:
     setup, ran = measurement.setup, measurement.provenance
-    console = Console(file=sys.stdout, no_color=not colors_wanted(sys.stdout), highlight=False)
+    colors = colors_wanted(sys.stdout)
+    console = Console(file=sys.stdout, no_color=not colors, highlight=False)
     if not sys.stdout.isatty():
-        console.width = NARROWEST
+        console.width = WIDE
     cells = measurement.cells()
-    table = Table(title=None, show_edge=False, pad_edge=False)
-    for place, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if place in (0, 2, len(HEADINGS) - 1) else "right")
+    shown = [place for place, name in enumerate(HEADINGS) if name and (console.width >= WIDE or name not in SPARED)]
+    table = Table(show_edge=False, pad_edge=False, header_style="bold" if colors else "")
+    for place in shown:
+        words = HEADINGS[place] in ("kind", "arm")
+        table.add_column(HEADINGS[place], justify="left" if words else "right", no_wrap=words)
     kind = cells[0].kind
     for cell in cells:
         if cell.kind != kind:
             table.add_section()
         kind = cell.kind
         style = "red" if cell.slower else "green" if cell.times_plain is not None else None
-        table.add_row(*[Text(value) for value in row(cell)], style=style)
+        table.add_row(*[Text(row(cell)[place]) for place in shown], style=style)
     console.print(table)
+    slow = [f"{cell.arm} on {cell.kind} at T={cell.temperature:g}" for cell in cells if cell.slower]
+    if slow:
+        console.print(f"slower than plain: {', '.join(slow)}", style="red", markup=False, soft_wrap=True)
     console.print(
         f"medians and quartiles over answers; {setup.num_draft} drafts a round, {setup.max_tokens} tokens at most, "
         f"{setup.repeats} repeats, seed {setup.seed}, {'chat' if setup.chat else 'raw text'}; {setup.dtype}, "
