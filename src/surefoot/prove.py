@@ -137,7 +137,7 @@ def prove(
             plain = engine.generate(tokens, sampling, speculative=replace(settings.speculative, num_draft=0))
             sampling = replace(sampling, seed=plain.seed)
             if not cases:
-                drift = Rescoring.of(engine.target, tokens, plain.tokens[:-1], settings.speculative.num_draft).drift
+                drift = _rescoring(engine, tokens, sampling, settings.speculative.num_draft, plain).drift
             result = engine.generate(tokens, sampling, speculative=settings.speculative)
             difference = _difference(engine, tokens, sampling, settings.speculative.num_draft, (plain, result))
             cases.append(_case(index, sampling, result, difference))
@@ -160,6 +160,12 @@ def _case(index: int, sampling: SamplingParams, result: Result, difference: Diff
     )
 
 
+def _rescoring(engine: Engine, prompt: Tokens, sampling: SamplingParams, num_draft: int, plain: Result) -> Rescoring:
+    """The plain answer fed again, in a cache made for what the request could have become."""
+    length = min(len(prompt) + sampling.max_tokens, engine.target.context_length)
+    return Rescoring.of(engine.target, prompt, plain.tokens[:-1], num_draft, length=length)
+
+
 def _difference(
     engine: Engine, prompt: Tokens, sampling: SamplingParams, num_draft: int, results: tuple[Result, Result]
 ) -> Difference | None:
@@ -176,7 +182,7 @@ def _difference(
     if index == common:  # one is the beginning of the other: no draw decided that
         ended = [result.tokens[index] if index < len(result.tokens) else None for result in results]
         return Difference(index=index, plain=ended[0], speculative=ended[1], gap=None, threshold=0.0, reproduced=False)
-    rescoring = Rescoring.of(engine.target, prompt, plain.tokens[:-1], num_draft)
+    rescoring = _rescoring(engine, prompt, sampling, num_draft, plain)
     row = rescoring.rows[index]
     sampler = RequestSampler(
         sampling,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from surefoot.protocols import Target
+from surefoot.protocols import Cache, Target
 from surefoot.tree import chain
 from surefoot.types import Capture, Tokens
 
@@ -65,10 +65,13 @@ class Rescoring:
     drift: float
 
     @classmethod
-    def of(cls, target: Target, prompt: Tokens, answer: Tokens, num_draft: int) -> Rescoring:
-        """Feeds ``answer`` after ``prompt`` twice: row by row, and ``num_draft + 1`` rows at a time."""
-        single = _rows(target, prompt, answer, 1)
-        several = _rows(target, prompt, answer, num_draft + 1)
+    def of(cls, target: Target, prompt: Tokens, answer: Tokens, num_draft: int, *, length: int) -> Rescoring:
+        """Feeds ``answer`` after ``prompt`` twice: row by row, and ``num_draft + 1`` rows at a time.
+
+        ``length`` is what the request's cache was made for: the tokens the sequence could have had, not those it got.
+        """
+        single = _rows(target.new_cache(length), target, prompt, answer, 1)
+        several = _rows(target.new_cache(length), target, prompt, answer, num_draft + 1)
         finite = torch.isfinite(single) & torch.isfinite(several)
         moved = (single - several)[finite].abs()
         return cls(rows=single, drift=float(moved.max()) if moved.numel() else math.inf)
@@ -82,9 +85,8 @@ class Rescoring:
         return 2 * min(self.drift, units * torch.finfo(dtype).eps * largest)
 
 
-def _rows(target: Target, prompt: Tokens, answer: Tokens, width: int) -> Tensor:
+def _rows(cache: Cache, target: Target, prompt: Tokens, answer: Tokens, width: int) -> Tensor:
     """The logits after the prompt and after each token of ``answer``, fed ``width`` at a time: ``[1 + answer, V]``."""
-    cache = target.new_cache(len(prompt) + len(answer))
     rows: list[Tensor] = []
     for _, out in target.prefill(prompt, cache, Capture()):
         rows = [] if out.logits is None else [out.logits[-1:]]
