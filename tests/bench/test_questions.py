@@ -76,6 +76,7 @@ def test_a_conversation_is_messages_or_text() -> None:
     question = Question(name="q", kind="k", turns=("one", "two"), raw="ONE")
     said = [words.decode(question.prompt(answers, words, raw=False)) for answers in ([], ["first"])]
     assert said == ["[user]one[a]", "[user]one[assistant]first[user]two[a]"]
+    assert [question.wording(turn, raw=raw) for raw in (True, False) for turn in (0, 1)] == ["ONE", "two", "one", "two"]
     said = [words.decode(question.prompt(answers, words, raw=True)) for answers in ([], ["first"])]
     assert said == ["ONE", "ONEfirst\ntwo"]
 

@@ -169,6 +169,7 @@ def test_answers_of_one_token_make_a_page_too() -> None:
 
 def test_sample_texts_show_where_each_token_came_from() -> None:
     html = render(usual())
+    assert "change this" in parse(html).texts, "what was asked stands with it"
     for origin in ("draft", "correction", "bonus", "plain"):
         assert f'<span class="{origin}">piece</span>' in html
 

@@ -116,7 +116,7 @@ class Measurement:
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "cells": [_cell(cell) for cell in self.cells()],
             "comparisons": [_comparison(one) for one in self.comparisons],
-            "texts": [_texts(one) for one in self.samples()],
+            "texts": [_texts(one, raw=not self.setup.chat) for one in self.samples()],
             "cost": None if self.cost is None else asdict(self.cost),
             "provenance": self.provenance.as_json(),
         }
@@ -153,9 +153,9 @@ def _answer(answer: Answer, plain: Answer) -> dict[str, object]:
     }
 
 
-def _texts(one: Comparison) -> dict[str, object]:
+def _texts(one: Comparison, *, raw: bool) -> dict[str, object]:
     texts: dict[str, Sequence[tuple[str, str]]] = {answer.arm: answer.pieces for answer in one.answers}
-    return {**_place(one), "pieces": texts}
+    return {**_place(one), "asked": one.question.wording(one.turn, raw=raw), "pieces": texts}
 
 
 def _place(one: Comparison) -> dict[str, object]:

@@ -34,13 +34,16 @@ class Question:
     raw: str | None = None
     prediction: str | None = None
 
+    def wording(self, turn: int, *, raw: bool) -> str:
+        """What is said in a turn."""
+        return self.raw if raw and turn == 0 and self.raw is not None else self.turns[turn]
+
     def prompt(self, answers: Sequence[str], tokenizer: Tokenizer, *, raw: bool) -> Tokens:
         """The prompt of the turn after ``answers``: chat messages, or as ``raw`` text everything said so far."""
-        said = self.turns[: len(answers) + 1]
+        said = [self.wording(turn, raw=raw) for turn in range(len(answers) + 1)]
         if raw:
-            first = said[0] if self.raw is None else self.raw
             rest = (f"{answer}\n{turn}" for answer, turn in zip(answers, said[1:], strict=True))
-            return tokenizer.encode("".join((first, *rest)))
+            return tokenizer.encode("".join((said[0], *rest)))
         messages = [{"role": "user", "content": said[0]}]
         for answer, turn in zip(answers, said[1:], strict=True):
             messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": turn}]

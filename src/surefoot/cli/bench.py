@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from surefoot.bench.answers import Comparison, Skipped
+from surefoot.bench.answers import Answer, Comparison, Skipped
 from surefoot.bench.arms import PREDICTION, Arm, arms
 from surefoot.bench.costs import measure_costs
 from surefoot.bench.kinds import KINDS, builtin
@@ -180,14 +180,17 @@ def _run(engine: Engine, asked: Sequence[Question], settings: Settings, num_draf
     with _progress() as progress:
         bar = progress.add_task("measuring", total=count_answers(asked, settings))
 
+        def advance(_: Answer) -> None:
+            progress.update(bar, advance=1, refresh=True)
+
         def skip(one: Skipped) -> None:
             skipped.append(one)
             progress.print(f"note: {one}", style=None, markup=False, highlight=False, soft_wrap=True)
 
         try:
-            for one in measure(engine, asked, settings, on_answer=lambda _: progress.advance(bar), on_skip=skip):
+            for one in measure(engine, asked, settings, on_answer=advance, on_skip=skip):
                 comparisons.append(one)
-            progress.update(bar, description="cost curve")
+            progress.update(bar, description="cost curve", refresh=True)
             cost = measure_costs(engine.target, comparisons, num_draft)
             complete = True
         except KeyboardInterrupt:  # what was measured is kept; the exit code says so
@@ -196,10 +199,17 @@ def _run(engine: Engine, asked: Sequence[Question], settings: Settings, num_draf
 
 
 def _progress() -> Progress:
-    """A bar on stderr where that is a terminal."""
+    """A bar on stderr where that is a terminal, drawn between answers only: no thread of its own disturbs the clock."""
     console = Console(stderr=True, no_color=not colors_wanted(sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not sys.stderr.isatty())
+    return Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        disable=not sys.stderr.isatty(),
+    )
 
 
 def _publish(measurement: Measurement, extent: Extent) -> None:

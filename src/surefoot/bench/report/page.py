@@ -55,7 +55,9 @@ def render(measurement: Measurement) -> str:
             _by_temperature(measurement, cells, heat, colors)
             for heat in dict.fromkeys(one.temperature for one in cells)
         ],
-        _section("Sample texts", _origin_legend(), *[_sample(one) for one in measurement.samples()]),
+        _section(
+            "Sample texts", _origin_legend(), *[_sample(one, raw=not setup.chat) for one in measurement.samples()]
+        ),
         _circumstances(measurement),
         _section("Words", _facts(GLOSSARY)),
         raw_block("script", _data(measurement), type="application/json", id="measurement"),
@@ -154,9 +156,9 @@ def _origin_legend() -> Markup:
     return element("p", *keys, class_="legend")
 
 
-def _sample(one: Comparison) -> Markup:
+def _sample(one: Comparison, *, raw: bool) -> Markup:
     question = one.question
-    asked = question.turns[one.turn]
+    asked = question.wording(one.turn, raw=raw)
     return join(
         [
             element("h3", text(f"{question.kind} · {question.name} · temperature {one.temperature:g}")),
