@@ -1,7 +1,8 @@
-"""How well ``surefoot doctor`` predicts: predictions and measurements in turn, in one run, on the same prompts.
+"""How well ``surefoot doctor`` predicts what ``surefoot bench`` measures: in turn, in one run, on the same prompts.
 
-Each turn predicts the speedup as the doctor does, then times the same prompts plainly and speculatively; the turns'
-medians are compared. Both are times plain of greedy answers, from the first token to the last.
+Each turn predicts the speedup as the doctor does, then asks the same questions with the runner of ``bench``; the turns'
+medians are compared. Two statistics: all texts together (sums of seconds), and the median over texts, which ``bench``
+prints. Both are times plain of greedy answers, from the first token to the last.
 
     python -m benchmarks.doctor
 """
@@ -9,70 +10,50 @@ medians are compared. Both are times plain of greedy answers, from the first tok
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
-from time import perf_counter
 
 import torch
 
 import surefoot
-from benchmarks.common import evaluation_prompts, spread, write_result
+from benchmarks.common import spread, write_result
+from surefoot.bench.answers import Comparison
+from surefoot.bench.arms import arms
+from surefoot.bench.questions import Question
+from surefoot.bench.results import summarise
+from surefoot.bench.run import Settings, measure
 from surefoot.doctor.speed import Prediction, Trial, predict
 from surefoot.engine import Engine
 from surefoot.options import DTypeName, SamplingParams, SpeculativeOptions
-from surefoot.stats import Stats
-from surefoot.types import Tokens
+from surefoot.prompts import evaluation_set
 
 TOLERANCE = 0.15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """One answer: seconds from its first token to its last, its tokens, and its account."""
-
-    seconds: float
-    tokens: Tokens
-    stats: Stats
+def questions(limit: int) -> list[Question]:
+    """The first prompts of pebble's evaluation set."""
+    texts = [text for _, text in evaluation_set()[:limit]]
+    return [Question(name=str(number), kind="evaluation", turns=(text,)) for number, text in enumerate(texts)]
 
 
-def answer(engine: Engine, prompt: Tokens, trial: Trial, num_draft: int) -> Timed:
-    """Answers as a user's program would."""
-    with engine.stream(prompt, trial.params, speculative=SpeculativeOptions(num_draft=num_draft)) as stream:
-        next(stream)
-        started = perf_counter()
-        for _ in stream:
-            pass
-        seconds = perf_counter() - started
-    return Timed(seconds=seconds, tokens=stream.result.tokens, stats=stream.result.stats)
+def together(comparisons: Sequence[Comparison]) -> float:
+    """Times plain of all texts together: plain's seconds over the other arm's."""
+    plain, other = ([one.answers[place].decode_seconds for one in comparisons] for place in (0, 1))
+    return sum(plain) / sum(other)
 
 
-def times_plain(engine: Engine, trial: Trial) -> dict[str, object]:
-    """All prompts, plain and speculative in turn: the ratio of the sums, and what rounds took by phase."""
-    num_draft = trial.speculative.num_draft
-    pairs = [(answer(engine, prompt, trial, 0), answer(engine, prompt, trial, num_draft)) for prompt in trial.prompts]
-    plain, speculative = ([pair[side] for pair in pairs] for side in (0, 1))
-    return {
-        "times_plain": sum(one.seconds for one in plain) / sum(one.seconds for one in speculative),
-        "same_tokens": all(left.tokens == right.tokens for left, right in pairs),
-        "plain_round": per_round(plain),
-        "speculative_round": per_round(speculative),
-    }
+def by_median(comparisons: Sequence[Comparison]) -> float:
+    """Times plain as ``bench`` prints it."""
+    _, cell = summarise(comparisons)
+    assert cell.times_plain is not None
+    return cell.times_plain.median
 
 
-def per_round(answers: list[Timed]) -> dict[str, float]:
-    """Mean seconds of a round, by phase."""
-    rounds = sum(one.stats.rounds for one in answers)
-    phases = {
-        phase: sum(getattr(one.stats.seconds, phase) for one in answers) / rounds
-        for phase in ("draft", "score", "verify", "commit", "observe")
-    }
-    return {**phases, "all": sum(one.seconds for one in answers) / rounds}
-
-
-def compare(engine: Engine, trial: Trial, turns: int) -> dict[str, object]:
+def compare(engine: Engine, method: str, trial: Trial, asked: list[Question], turns: int) -> dict[str, object]:
     """Predicts and measures in turn; which comes first alternates."""
+    settings = Settings(arms=arms(engine, [method], trial.speculative), sampling=(trial.params,), repeats=1, raw=True)
     predictions: list[Prediction] = []
-    measured: list[dict[str, object]] = []
+    measured: list[list[Comparison]] = []
     for turn in range(turns):
         for predicting in (turn % 2 == 0, turn % 2 == 1):
             if predicting:
@@ -80,25 +61,32 @@ def compare(engine: Engine, trial: Trial, turns: int) -> dict[str, object]:
                 assert prediction is not None
                 predictions.append(prediction)
             else:
-                measured.append(times_plain(engine, trial))
-    predicted = [prediction.forecast.speedup for prediction in predictions]
-    actual = [float(str(one["times_plain"])) for one in measured]
-    error = median(predicted) / median(actual) - 1
+                measured.append(list(measure(engine, asked, settings)))
+    found = {
+        "together": difference([one.forecast.speedup for one in predictions], [together(one) for one in measured]),
+        "median over texts": difference(
+            [median(one.by_text) for one in predictions], [by_median(one) for one in measured]
+        ),
+    }
     return {
-        "predicted": spread(predicted),
-        "measured": spread(actual),
-        "error": error,
-        "within_tolerance": abs(error) <= TOLERANCE,
+        **found,
+        "within_tolerance": all(abs(float(str(one["error"]))) <= TOLERANCE for one in found.values()),
+        "same_tokens": all(one.answers[1].tokens == one.plain.tokens for turn in measured for one in turn),
         "fallbacks": sum(prediction.fallbacks for prediction in predictions),
         "predictions": [prediction.as_json() for prediction in predictions],
-        "measurements": measured,
     }
+
+
+def difference(predicted: Sequence[float], actual: Sequence[float]) -> dict[str, object]:
+    """Both in a few numbers, and by how much the medians differ."""
+    error = median(predicted) / median(actual) - 1
+    return {"predicted": spread(predicted), "measured": spread(actual), "error": error}
 
 
 def main() -> None:
     """Compares for lookup and the draft model, in one run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limit", type=int, default=8, help="prompts of pebble's evaluation set")
+    parser.add_argument("--limit", type=int, default=12, help="prompts of pebble's evaluation set")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--num-draft", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=64)
@@ -111,20 +99,22 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     dtype: DTypeName = args.dtype
-    trial = Trial(
-        prompts=tuple(evaluation_prompts(args.limit)),
-        params=SamplingParams(max_tokens=args.max_tokens, ignore_eos=True),
-        speculative=SpeculativeOptions(num_draft=args.num_draft),
-        budget=float("inf"),
-    )
+    asked = questions(args.limit)
     rows = []
-    for drafter in ("lookup", args.draft_model):
-        row = compare(surefoot.load(args.target, drafter, dtype=dtype, device=args.device), trial, args.turns)
-        rows.append({"drafter": drafter, **row})
-        print(
-            f"{drafter:14} predicted {row['predicted']}  measured {row['measured']}  error {row['error']:+.1%}  "
-            f"{'within' if row['within_tolerance'] else 'OUTSIDE'} {TOLERANCE:.0%}"
+    for method, drafter in (("lookup", "lookup"), ("draft", args.draft_model)):
+        engine = surefoot.load(args.target, drafter, dtype=dtype, device=args.device)
+        assert engine.tokenizer is not None
+        trial = Trial(
+            prompts=tuple(question.prompt((), engine.tokenizer, raw=True) for question in asked),
+            params=SamplingParams(max_tokens=args.max_tokens, ignore_eos=True, seed=0),
+            speculative=SpeculativeOptions(num_draft=args.num_draft),
+            budget=float("inf"),
         )
+        row = compare(engine, method, trial, asked, args.turns)
+        rows.append({"drafter": drafter, **row})
+        print(f"{drafter}: {'within' if row['within_tolerance'] else 'OUTSIDE'} {TOLERANCE:.0%}")
+        for statistic in ("together", "median over texts"):
+            print(f"  {statistic}: {row[statistic]}")
     print(f"written to {write_result(args.name, {'options': vars(args), 'tolerance': TOLERANCE, 'rows': rows})}")
 
 

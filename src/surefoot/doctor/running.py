@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from statistics import median
 
 import torch
 
@@ -170,6 +171,8 @@ def parts(prediction: Prediction) -> list[str]:
         f"tokens of {prediction.num_prompts} built-in texts; it depends on the text",
         f"a round: draft {_ms(forecast.draft)} + score {_ms(forecast.score)} + the rest {_ms(forecast.overhead)}; "
         f"plain: {_ms(forecast.plain_score)} + {_ms(forecast.plain_overhead)}",
+        f"by text: median {median(prediction.by_text):.2f}, from {min(prediction.by_text):.2f} to "
+        f"{max(prediction.by_text):.2f}",
         f"the same answers, each timed once: {prediction.observed:.2f} times plain (median)",
     ]
 

@@ -34,7 +34,8 @@ class Prediction:
         num_draft: tokens drafted a round.
         costs: measured seconds.
         acceptance: how drafts fared.
-        forecast: what the two come to.
+        forecast: what the two come to, all texts together.
+        by_text: the predicted speedup of each text, with its own acceptance.
         num_prompts, num_tokens: texts and tokens acceptance was measured on; it depends on the text.
         fallbacks: drafters that failed and were dropped meanwhile.
         observed: times plain of the very answers acceptance was counted on, each timed once, the median: a cross-check.
@@ -44,6 +45,7 @@ class Prediction:
     costs: RoundCosts
     acceptance: Acceptance
     forecast: Forecast
+    by_text: tuple[float, ...]
     num_prompts: int
     num_tokens: int
     fallbacks: int
@@ -158,11 +160,15 @@ def predict(engine: Engine, trial: Trial, *, clock: Clock = perf_counter) -> Pre
     )
     acceptance = Acceptance.of([speculative.result.stats for _, speculative in pairs])
     num_tokens = sum(len(speculative.result.tokens) - 1 for _, speculative in pairs)
+    by_text = (
+        expected_speedup(costs, Acceptance.of([one.result.stats]), len(one.result.tokens) - 1) for _, one in pairs
+    )
     return Prediction(
         num_draft=trial.speculative.num_draft,
         costs=costs,
         acceptance=acceptance,
         forecast=expected_speedup(costs, acceptance, round(num_tokens / len(pairs))),
+        by_text=tuple(forecast.speedup for forecast in by_text),
         num_prompts=len(pairs),
         num_tokens=num_tokens,
         fallbacks=sum(speculative.result.stats.fallbacks for _, speculative in pairs),
