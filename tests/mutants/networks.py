@@ -98,6 +98,51 @@ CACHES = (
     ),
 )
 
+BOUNDARY = "tests/models/test_rope_boundary.py::"
+
+FORKS = (
+    Mutant(
+        name="fork-shares-its-rows",
+        bug="a prefix cache is handed out without a copy: one answer writes into another's",
+        file="cache/kv.py",
+        before="other._rows_LKCD.narrow(2, 0, self.length).copy_(self._rows_LKCD.narrow(2, 0, self.length))",
+        after="other._rows_LKCD = self._rows_LKCD",
+        killer=KV + "test_forks_of_forks_go_their_own_ways",
+    ),
+    Mutant(
+        name="fork-inside-a-round",
+        bug="tentative rows are taken for committed ones",
+        file="cache/base.py",
+        before='self.require_closed("fork")',
+        after="self.require_sound()",
+        killer=KV + "test_a_fork_needs_a_closed_round_and_room_for_what_is_committed",
+    ),
+    Mutant(
+        name="table-by-the-capacity",
+        bug="how much is drafted decides how positions are turned",
+        file="models/decoder.py",
+        before="rope=forward.rope_tables.table(length),",
+        after="rope=forward.rope_tables.table(length + spare),",
+        killer=BOUNDARY + "test_what_is_spare_has_no_say",
+    ),
+    Mutant(
+        name="every-cache-serves-every-length",
+        bug="a turn beyond the original context goes on with keys of the short table",
+        file="models/decoder.py",
+        before="return self._ready().rope_tables.is_for(cache.rope, length)",
+        after="return self._ready().rope_tables.is_for(cache.rope, cache.rope.length)",
+        killer=BOUNDARY + "test_a_cache_serves_sequences_of_its_own_table_and_so_do_its_forks",
+    ),
+    Mutant(
+        name="answers-are-rescored-by-their-own-length",
+        bug="a proof compares rows of two tables",
+        file="rescoring.py",
+        before="single = _rows(target.new_cache(length), target, prompt, answer, 1)",
+        after="single = _rows(target.new_cache(len(prompt) + len(answer)), target, prompt, answer, 1)",
+        killer=BOUNDARY + "test_an_answer_that_ended_early_is_rescored_under_the_requests_table",
+    ),
+)
+
 POSITIONS = (
     Mutant(
         name="siblings-see-each-other",
@@ -239,6 +284,46 @@ ARITHMETIC = (
         killer=SCALING + "test_linear_divides_every_frequency",
     ),
     Mutant(
+        name="long-factors-from-the-boundary-on",
+        bug="the long factors are used one token early",
+        file="ops/rope_scaling.py",
+        before="factors = self.long_factors if length > self.original_context else self.short_factors",
+        after="factors = self.long_factors if length >= self.original_context else self.short_factors",
+        killer=SCALING + "test_longrope_divides_each_pair_by_the_factor_for_the_length",
+    ),
+    Mutant(
+        name="dynamic-lengths-are-alike",
+        bug="the first long sequence's table is kept for all (transformers' max_seq_len_cached)",
+        file="ops/rope_scaling.py",
+        before="return length if length > self.trained_context else 1",
+        after="return self.trained_context + 1 if length > self.trained_context else 1",
+        killer=ROPE + "test_lengths_that_are_alike_share_a_table_and_no_others_do",
+    ),
+    Mutant(
+        name="attention-factor-is-ignored",
+        bug="yarn and longrope without their scale of scores",
+        file="ops/rope.py",
+        before="cosines, sines = angles.cos() * self._scale, angles.sin() * self._scale",
+        after="cosines, sines = angles.cos(), angles.sin()",
+        killer=ROPE + "test_rotation_equals_the_obvious_one",
+    ),
+    Mutant(
+        name="whole-heads-are-rotated-by-halves",
+        bug="partial rotation pairs dimensions across the whole head (phi-4-mini)",
+        file="ops/rope.py",
+        before="turned_NGR = rotate(x_NGD[..., :size], first_N1R, second_N1R)",
+        after="turned_NGR = rotate(x_NGD[..., -size:], first_N1R, second_N1R)",
+        killer=ROPE + "test_rotation_equals_the_obvious_one",
+    ),
+    Mutant(
+        name="table-grows-from-its-first-row",
+        bug="positions beyond the first block repeat it",
+        file="ops/rope.py",
+        before="blocks = [self._block(start) for start in range(have, num_positions, BLOCK)]",
+        after="blocks = [self._block(0) for start in range(have, num_positions, BLOCK)]",
+        killer=ROPE + "test_a_table_has_the_same_bits_however_it_grew",
+    ),
+    Mutant(
         name="query-norm-without-weight",
         bug="a dummy norm: shapes are right, answers are not (vllm 14464)",
         file="models/forward.py",
@@ -280,4 +365,4 @@ ARITHMETIC = (
     ),
 )
 
-NETWORKS = (*CACHES, *POSITIONS, *ARITHMETIC)
+NETWORKS = (*CACHES, *FORKS, *POSITIONS, *ARITHMETIC)
