@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,19 @@ def test_a_settings_file_that_does_not_read_fails_and_the_rest_goes_on(
     assert found["settings file"]["level"] == "FAIL"
     assert found["settings file"]["mend"]
     assert found["target files"]["level"] == "PASS"
+
+
+@pytest.mark.parametrize("command", ["doctor", "inspect"])
+@pytest.mark.parametrize("no_color", [False, True])
+def test_on_a_terminal_there_is_a_table_and_colours_unless_refused(
+    surefoot_program: Program, model: str, monkeypatch: pytest.MonkeyPatch, command: str, no_color: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    flags = ("--files-only",) if command == "doctor" else ()
+    out = surefoot_program(command, model, *flags).out
+    assert "│" in out
+    assert ("\x1b[32m" in out) is not no_color
+    assert "qwen3" in out
