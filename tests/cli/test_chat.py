@@ -11,12 +11,15 @@ import pytest
 from tests.cli.chatting import typed
 from tests.cli.conftest import VOCABULARY
 from tests.factories import make_checkpoint, make_tokenizer
+from tests.tables import TableTarget
+from tests.text.vocabularies import byte_level
 
 from surefoot import Engine, OptionError, PromptError, RequestError, SamplingParams, SpeculativeOptions, load
 from surefoot.cli.chat.loop import Loop, interrupting
 from surefoot.cli.chat.screen import TextScreen
 from surefoot.cli.chat.session import Session
 from surefoot.cli.chat.transcript import Transcript
+from surefoot.drafters.lookup import Lookup
 from surefoot.request import Result, Stream
 from surefoot.types import Event, Tokens
 
@@ -257,6 +260,24 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(
     read(on)
     fresh = engine.generate("def add(a, b):" + answer.content + "\n    return", session.sampling, speculative=PLAIN)
     assert session.keep(on).tokens == fresh.tokens
+
+
+def test_an_answer_that_fails_is_told_below_what_was_said_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = byte_level()
+    target = TableTarget(tokenizer.vocab_size, 400)
+    target.fail_at = 4
+    session = Session(Engine(target, Lookup(), tokenizer), SamplingParams(), SpeculativeOptions(), completing=True)
+    assert not Loop(session, typed(monkeypatch, "ab", "/stats"), TextScreen()).run()
+    out, err = capsys.readouterr()
+    assert out.endswith("\n")
+    assert "error: the target failed" in err
+    assert session.transcript == Transcript()
+    target.fail_at = -1
+    assert Loop(session, typed(monkeypatch, "ab"), TextScreen()).run()
+    fresh = Engine(target, tokenizer=tokenizer).generate("ab", session.sampling)
+    assert session.transcript.messages[-1].content == fresh.text
 
 
 def test_a_second_ctrl_c_leaves(engines: Engines, interruptible: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +60,31 @@ def test_without_json_the_answer_goes_to_stdout_and_all_else_to_stderr(
     assert "times plain" not in status, "what was not measured is not printed"
     assert [line.split()[0] for line in account] == ["answers", "prompts", "drafts", "length", "position", "time"]
     assert "1 + accepted / rounds" in ran.err
+
+
+def test_each_answer_is_measured_against_plain_decoding_on_request(
+    surefoot_program: Program, model: str, monkeypatch: pytest.MonkeyPatch, chat: Chat
+) -> None:
+    _, answers, _ = chat("def greet", "class Point:", flags=("--measure-plain", "--exact", "require"))
+    for answer in answers:
+        assert answer["plain"]["same_tokens"] is True
+        assert answer["plain"]["times_plain"] > 0
+    _, (unmeasured,), _ = chat("def greet")
+    assert unmeasured["plain"] is None
+    typed(monkeypatch, "def greet")
+    ran = surefoot_program(
+        "chat", model, "--max-tokens", "12", "--ignore-eos", "--draft-model", model, "--measure-plain"
+    )
+    assert "times plain (measured)" in ran.err
+
+
+def test_input_that_is_no_text_ends_the_chat_and_is_told(
+    surefoot_program: Program, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    ran = surefoot_program("chat", model, "--json")
+    assert ran.code == 2
+    assert "expected UTF-8" in json.loads(ran.out)["error"]
 
 
 def test_answering_again_takes_another_seed_and_says_when_that_changes_nothing(chat: Chat) -> None:
@@ -159,6 +186,7 @@ def test_a_parameter_that_is_set_holds_from_then_on(chat: Chat) -> None:
         ("/speculative 65", "num_draft is 65; expected"),
         ("/save", "expected /save FILE"),
         ("/save /no/such/folder/file", "expected a file that can be written"),
+        ("/save ~no-such-user/file", "expected a file that can be written"),
         ("/load /no/such/file", "expected a readable UTF-8 file"),
         ("/set magic 1", "found 'magic'; expected one of temperature"),
     ],

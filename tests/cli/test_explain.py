@@ -153,6 +153,18 @@ def test_the_json_report_holds_every_round(surefoot_program: Program, model: str
     assert [one["drafted"] for one in plain["rounds"]] == [[]] * 15
 
 
+@pytest.mark.parametrize("method", ["none", "draft"])
+def test_rounds_end_where_a_stop_string_ends_the_answer(surefoot_program: Program, model: str, method: str) -> None:
+    flags = ("--draft-model", model) if method == "draft" else ("--method", "none")
+    free = report(surefoot_program, model, *flags)
+    end = next(text for text in (free["text"][place : place + 2] for place in range(4, 20)) if text.isprintable())
+    got = report(surefoot_program, model, *flags, "--stop", end)
+    assert got["finish_reason"] == "stop"
+    assert len(got["tokens"]) < 16
+    own = [got["first"], *(token for one in got["rounds"] for token in one["own"])]
+    assert [token["token"] for token in own] == got["tokens"] == free["tokens"][: len(own)]
+
+
 @pytest.mark.parametrize(
     ("slice_", "numbers"),
     [("2:3", [2, 3]), ("3:", [3, 4, 5]), (":2", [1, 2]), (":", [1, 2, 3, 4, 5]), ("4", [4]), ("9:", []), ("3:2", [])],

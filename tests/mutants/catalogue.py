@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.benching import BENCHING
+from tests.mutants.chatting import CHATTING
 from tests.mutants.decoding import DECODING
 from tests.mutants.drafting import DRAFTING
 from tests.mutants.examining import EXAMINING
@@ -12,4 +13,15 @@ from tests.mutants.serving import SERVING
 from tests.mutants.stopping import STOPPING
 from tests.mutants.verifying import VERIFYING
 
-MUTANTS = (*DECODING, *VERIFYING, *SAMPLING, *DRAFTING, *NETWORKS, *SERVING, *STOPPING, *BENCHING, *EXAMINING)
+MUTANTS = (
+    *DECODING,
+    *VERIFYING,
+    *SAMPLING,
+    *DRAFTING,
+    *NETWORKS,
+    *SERVING,
+    *STOPPING,
+    *BENCHING,
+    *EXAMINING,
+    *CHATTING,
+)

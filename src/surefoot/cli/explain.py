@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from surefoot.cli.account import acceptance_length, acceptance_row, duration, time_row
+from surefoot.cli.answers import answer_report
 from surefoot.cli.flags import LOAD, SAMPLING, SPECULATIVE, Source, command_of
 from surefoot.cli.generate import Input
 from surefoot.cli.pair import Pair
@@ -151,17 +152,11 @@ def summary(explanation: Explanation, sampling: SamplingParams) -> list[str]:
 
 def report(pair: Pair, notes: Sequence[str], explanation: Explanation, rounds: Sequence[Round]) -> dict[str, object]:
     """The JSON object of an explanation."""
-    result = explanation.result
     return {
         "model": pair.model,
         "drafter": pair.drafter,
         "notes": notes,
-        "text": result.text,
-        "tokens": result.tokens,
-        "finish_reason": result.finish_reason,
-        "seed": result.seed,
-        "usage": {**asdict(result.usage), "total_tokens": result.usage.total_tokens},
+        **answer_report(explanation.result),
         "first": None if explanation.first is None else asdict(explanation.first),
         "rounds": [asdict(one) for one in rounds],
-        "stats": {**asdict(result.stats), "mean_acceptance_length": result.stats.mean_acceptance_length},
     }

@@ -38,6 +38,9 @@ class Manner:
             "without a chat template and for the bundled ones.",
         ),
     ] = None
+    measure_plain: Annotated[
+        bool, typer.Option("--measure-plain", help="Give each answer again plainly, and say how much slower that was.")
+    ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per answer and nothing else.")] = False
 
     def completes(self, model: str, engine: Engine) -> bool:
@@ -71,5 +74,5 @@ def command(
         )
         print(f"{pair.label}, {drafts}, context {session.context_length}; /help lists the commands", file=sys.stderr)
     screen = JsonScreen() if manner.as_json else TextScreen()
-    served = Loop(session, Reader(interactive=interactive), screen).run()
+    served = Loop(session, Reader(interactive=interactive), screen, measuring=manner.measure_plain).run()
     return 0 if served or interactive else 2

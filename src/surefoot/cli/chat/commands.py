@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,7 +142,7 @@ def _speculative(session: Session, rest: str) -> Outcome:
 def _path(name: str, rest: str) -> Path:
     if not rest:
         raise OptionError(f"{name} came without a file; expected {name} FILE")
-    return Path(rest).expanduser()
+    return Path(os.path.expanduser(rest))
 
 
 def _count(usage: str, text: str) -> int:

@@ -22,24 +22,26 @@ class Loop:
         session: what is said and answered.
         reader: where the user's turns come from.
         screen: where the answers go.
+        measuring: each answer is given again plainly, to compare.
     """
 
-    def __init__(self, session: Session, reader: Reader, screen: Screen) -> None:
+    def __init__(self, session: Session, reader: Reader, screen: Screen, *, measuring: bool = False) -> None:
         self._session = session
         self._reader = reader
         self._screen = screen
+        self._measuring = measuring
 
     def run(self) -> bool:
         """Serves turns to the end of the input or ``/quit``; whether all of them could be served."""
         served = True
-        while (turn := self._reader.read()) is not None:
+        while True:
             try:
-                if self._serve(turn):
-                    break
+                turn = self._reader.read()
+                if turn is None or self._serve(turn):
+                    return served
             except SurefootError as error:
                 self._screen.fail(error)
                 served = False
-        return served
 
     def _serve(self, turn: Turn) -> bool:
         """Answers or obeys one turn; whether it was the last."""
@@ -77,7 +79,8 @@ class Loop:
         with stream, interrupting(stream.cancel):
             for event in stream:
                 self._screen.show(event)
-        self._screen.end(self._session.keep(stream), self._session)
+        result = self._session.keep(stream)
+        self._screen.end(result, self._session, self._session.plainly(result) if self._measuring else None)
 
 
 @contextmanager

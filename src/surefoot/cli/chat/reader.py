@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
+from surefoot.errors import PromptError
+
 FENCE = '"""'
 PROMPT = "> "
 CONTINUED = ". "
@@ -32,10 +34,11 @@ class Reader:
 
     def __init__(self, *, interactive: bool) -> None:
         self._interactive = interactive
+        self._ended = False
         self._editing = _line_editing() if interactive else None
 
     def read(self, prompt: str = PROMPT, prefill: str = "") -> Turn | None:
-        """The next turn; None at the end of the input.
+        """The next turn; None at the end of the input. Raises ``PromptError`` where a line is no text.
 
         ``prefill`` stands on the line from the start, to be edited, where there is line editing and it is one line.
         """
@@ -63,11 +66,13 @@ class Reader:
 
     def _line(self, prompt: str, prefill: str = "") -> str | None:
         """A line without its end; None at the end of the input."""
-        if not self._interactive:
-            line = sys.stdin.readline()
-            return line.removesuffix("\n").removesuffix("\r") if line else None
+        if self._ended:
+            return None
         try:
-            return self._edited(prompt, prefill)
+            return self._edited(prompt, prefill) if self._interactive else _plain_line(prompt)
+        except UnicodeDecodeError as error:
+            self._ended = not self._interactive  # a stream cannot be read past what it cannot decode
+            raise PromptError(f"found a line that is no text ({error}); expected UTF-8. It was not read") from error
         except (EOFError, KeyboardInterrupt) as end:
             print(file=sys.stderr)  # the prompt's line stays open
             if isinstance(end, KeyboardInterrupt):
@@ -84,6 +89,14 @@ class Reader:
             return input(prompt)
         finally:
             editing.set_startup_hook()
+
+
+def _plain_line(prompt: str) -> str | None:
+    """A line of standard input, where output goes elsewhere; somebody who types sees a prompt all the same."""
+    if sys.stdin.isatty():
+        print(prompt, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    return line.removesuffix("\n").removesuffix("\r") if line else None
 
 
 def _line_editing() -> ModuleType | None:

@@ -11,7 +11,9 @@ from typing import Protocol
 import typer
 
 from surefoot.cli.account import acceptance_length, acceptance_row, duration, in_lines, time_row
+from surefoot.cli.answers import answer_report, plain_report, times_plain
 from surefoot.cli.chat.session import Session, Totals
+from surefoot.cli.generate import DIFFERS
 from surefoot.cli.show import Printer, colors_wanted, tokens_per_second
 from surefoot.errors import SurefootError
 from surefoot.request import Result
@@ -25,8 +27,8 @@ class Screen(Protocol):
         """One more token of an answer."""
         ...
 
-    def end(self, result: Result, session: Session) -> None:
-        """The answer is over."""
+    def end(self, result: Result, session: Session, plain: Result | None) -> None:
+        """The answer is over; ``plain`` is the same one given plainly, where that was measured."""
         ...
 
     def tell(self, text: str) -> None:
@@ -47,21 +49,26 @@ class TextScreen:
 
     def __init__(self) -> None:
         self._printer = Printer(sys.stdout)
+        self._in_answer = False
 
     def show(self, event: Event) -> None:
         """Writes the token's text at once."""
+        self._in_answer = True
         self._printer.show(event)
 
-    def end(self, result: Result, session: Session) -> None:
+    def end(self, result: Result, session: Session, plain: Result | None) -> None:
         """Ends the line and writes the status below it."""
-        self._printer.end()
-        parts = status(result, session)
+        self._in_answer = True  # an answer without tokens is a line too
+        parts = status(result, session, plain)
         terminal = sys.stderr.isatty()
         text = in_lines(parts, shutil.get_terminal_size().columns) if terminal else " · ".join(parts)
         self.tell(typer.style(text, dim=True) if colors_wanted(sys.stderr) else text)
 
     def tell(self, text: str) -> None:
-        """Writes a line, or several."""
+        """Writes a line, or several, below an answer that was cut short."""
+        if self._in_answer:
+            self._printer.end()
+            self._in_answer = False
         print(text, file=sys.stderr, flush=True)
 
     def stats(self, totals: Totals) -> None:
@@ -83,9 +90,9 @@ class JsonScreen:
     def show(self, event: Event) -> None:
         """Nothing: the answer comes whole."""
 
-    def end(self, result: Result, session: Session) -> None:
+    def end(self, result: Result, session: Session, plain: Result | None) -> None:
         """Prints the answer."""
-        _print_object(report(result, session))
+        _print_object(report(result, session, plain))
 
     def tell(self, text: str) -> None:
         """Writes it to standard error."""
@@ -104,11 +111,16 @@ def _print_object(value: dict[str, object]) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def status(result: Result, session: Session) -> list[str]:
+def status(result: Result, session: Session, plain: Result | None) -> list[str]:
     """What an answer cost, in parts of one line."""
     stats, usage = result.stats, result.usage
     read = usage.prompt_tokens - usage.cached_tokens
     parts = [f"{len(result.tokens)} tokens", f"{tokens_per_second(result):.1f} tok/s"]
+    times = times_plain(result, plain) if plain else None
+    if times is not None:
+        parts.append(f"{times:.2f} times plain (measured)")
+    if plain and plain.tokens != result.tokens and session.options.acceptance == "match":
+        parts.append(DIFFERS)
     if stats.drafted:
         parts.append(
             f"{stats.accepted / stats.rounds:.2f} of {session.speculative.num_draft} drafts accepted per round"
@@ -143,17 +155,11 @@ def account(totals: Totals) -> list[str]:
     ]
 
 
-def report(result: Result, session: Session) -> dict[str, object]:
+def report(result: Result, session: Session, plain: Result | None) -> dict[str, object]:
     """The JSON object of an answer."""
     return {
         "answer": session.totals.answers,
-        "text": result.text,
-        "tokens": result.tokens,
-        "origins": [event.origin for event in result.events],
-        "finish_reason": result.finish_reason,
-        "seed": result.seed,
-        "usage": {**asdict(result.usage), "total_tokens": result.usage.total_tokens},
+        **answer_report(result),
         "context_length": session.context_length,
-        "stats": {**asdict(result.stats), "mean_acceptance_length": result.stats.mean_acceptance_length},
-        "tokens_per_second": tokens_per_second(result),
+        "plain": plain and plain_report(result, plain),
     }

@@ -93,9 +93,11 @@ class Session:
         completing: bool = False,
         system: str = "",
     ) -> None:
+        self._engine = engine
         self._tokenizer = _tokenizer_of(engine, completing)
         self._conversation = engine.conversation()
         self._pending = Transcript()
+        self._prompt: Tokens = ()
         self._attempt = 0
         self.context_length = engine.target.context_length
         self.completing = completing
@@ -138,6 +140,11 @@ class Session:
         self.totals.add(result)
         return result
 
+    def plainly(self, result: Result) -> Result:
+        """The answer that was kept last, given again without drafts and from nothing, as long as it was."""
+        sampling = replace(self.sampling, seed=result.seed, max_tokens=len(result.tokens))
+        return self._engine.generate(self._prompt, sampling, speculative=replace(self.options, num_draft=0))
+
     def encode(self, transcript: Transcript) -> Tokens:
         """The ids the model reads."""
         if self.completing:
@@ -153,7 +160,7 @@ class Session:
                 "its answer, /clear all of them, /save FILE keeps them"
             )
         stream = self._conversation.stream(tokens, self._sampling(attempt), speculative=self.speculative)
-        self._pending, self._attempt = transcript, attempt
+        self._pending, self._prompt, self._attempt = transcript, tokens, attempt
         return stream
 
     def _sampling(self, attempt: int) -> SamplingParams:
