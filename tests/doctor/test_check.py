@@ -22,6 +22,7 @@ FALLBACK = "Do something"
         ),
         ("device is 'q'; expected 'auto' or a device", "device is 'q'", "'auto' or a device", FALLBACK),
         ("it broke", "it broke", "", FALLBACK),
+        ("as a hub id: it is v1.5. Check the spelling", "as a hub id: it is v1.5", "", "Check the spelling"),
         ("it has 2; expected v1.5 of it. Get it. Then go on", "it has 2", "v1.5 of it", "Get it. Then go on"),
     ],
 )

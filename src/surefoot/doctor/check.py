@@ -14,6 +14,8 @@ Level = Literal["PASS", "WARN", "FAIL", "SKIP"]
 
 _PARTS = re.compile(r"(?P<found>.*?)[;,:] expected (?P<expected>.*?)(?:[.;] (?P<mend>[A-Z].*)|\.?$)", re.DOTALL)
 """How our errors read: what was found, what was expected, what to do. Lines below the first are details."""
+_ADVISED = re.compile(r"(?P<found>.*)\. (?P<mend>[A-Z][^.]*)\.?", re.DOTALL)
+"""How those read that say only what was found and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,9 @@ class Check:
         first, *details = str(error).split("\n")
         parts = _PARTS.fullmatch(first.removesuffix(":"))
         if parts is None:
-            return cls(name=name, level="FAIL", found=first, mend=mend, details=_stripped(details))
+            advised = _ADVISED.fullmatch(first)
+            found, mend = (advised["found"], advised["mend"]) if advised else (first, mend)
+            return cls(name=name, level="FAIL", found=found, mend=mend, details=_stripped(details))
         return cls(
             name=name,
             level="FAIL",
