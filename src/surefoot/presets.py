@@ -61,6 +61,18 @@ PRESETS = (
         sources=(_VLLM_DRAFT,),
     ),
     Preset(
+        target="Qwen/Qwen3-4B",
+        draft_model="Qwen/Qwen3-0.6B",
+        facts=(
+            "the pair a user asked vLLM for, whose version then had no draft models: nobody reports a run",
+            "draft model: 0.6 B parameters, 28 layers, context of 32768",
+        ),
+        sources=(
+            "https://github.com/vllm-project/vllm/issues/31883",
+            "https://docs.m5stack.com/en/stackflow/models/qwen3-0.6b",
+        ),
+    ),
+    Preset(
         target="Qwen/Qwen2.5-Coder-7B",
         draft_model="Qwen/Qwen2.5-Coder-0.5B",
         facts=(
