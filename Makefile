@@ -9,6 +9,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+BUILT := .venv/.built
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: demo test check mutants bench size setup
@@ -41,11 +42,17 @@ bench: setup
 size: setup
 	$(BIN)/python -m tools.size
 
-setup: $(INSTALLED)
+setup: $(BUILT)
 
 # torch goes first and alone, so that its pin decides and nothing else can pull another build of it.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch
 	$(PIP) --editable '.[test]'
+	touch $@
+
+# The installation has compiled the kernels, which takes about half a minute, but pip hides what was said. This says it
+# again, and compiles only what is older than its source.
+$(BUILT): $(INSTALLED) setup.py $(wildcard src/surefoot/native/source/*)
+	$(BIN)/python setup.py --quiet build_kernels --inplace
 	touch $@

@@ -23,7 +23,7 @@ ROOT = SOURCES.parent
 PACKAGE = SOURCES / "surefoot"
 
 LAYERS = {
-    0: {"types", "protocols", "errors", "options"},
+    0: {"types", "protocols", "errors", "options", "native"},
     1: {"noise", "streams", "sampling", "tree", "verify", "stats", "logprobs", "ops", "cache"},
     2: {"models"},
     3: {"drafters"},

@@ -189,6 +189,8 @@ class Environment:
         force_color: ``FORCE_COLOR``: colours where the output is no terminal, too.
         config_file: ``SUREFOOT_CONFIG``: the settings file, in place of the one in the user's directory.
         config_home: ``XDG_CONFIG_HOME``: where users keep settings; None is ``~/.config``.
+        native: ``SUREFOOT_NATIVE``: 0 leaves the CPU kernels unused, and torch computes.
+        instructions: ``SUREFOOT_INSTRUCTIONS``: the instruction set of the kernels; None is the best there is.
     """
 
     hub_offline: bool = False
@@ -196,6 +198,8 @@ class Environment:
     force_color: bool = False
     config_file: str | None = None
     config_home: str | None = None
+    native: bool = True
+    instructions: str | None = None
 
     @classmethod
     def read(cls) -> Environment:
@@ -207,4 +211,6 @@ class Environment:
             force_color=bool(os.environ.get("FORCE_COLOR")),
             config_file=os.environ.get("SUREFOOT_CONFIG") or None,
             config_home=os.environ.get("XDG_CONFIG_HOME") or None,
+            native=os.environ.get("SUREFOOT_NATIVE", "").strip().lower() not in ("0", "false", "no", "off"),
+            instructions=os.environ.get("SUREFOOT_INSTRUCTIONS") or None,
         )

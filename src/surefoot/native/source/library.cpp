@@ -7,6 +7,17 @@
 
 #include "model.hpp"
 
+// The build says which sets its compiler did not know; see setup.py.
+#if defined(__x86_64__) && !defined(SUREFOOT_WITHOUT_AVX2)
+#define SUREFOOT_AVX2
+#endif
+#if defined(__x86_64__) && !defined(SUREFOOT_WITHOUT_AVX512)
+#define SUREFOOT_AVX512
+#endif
+#if defined(__x86_64__) && !defined(SUREFOOT_WITHOUT_AVX512_BF16)
+#define SUREFOOT_AVX512_BF16
+#endif
+
 using namespace surefoot;
 
 namespace {
@@ -14,19 +25,29 @@ namespace {
 bool runs(const Kernels* kernels) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+  [[maybe_unused]] const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#endif
+#ifdef SUREFOOT_AVX512_BF16
   if (kernels == &kernels_avx512_bf16) return avx512 && __builtin_cpu_supports("avx512bf16");
+#endif
+#ifdef SUREFOOT_AVX512
   if (kernels == &kernels_avx512) return avx512;
+#endif
+#ifdef SUREFOOT_AVX2
   if (kernels == &kernels_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
   return kernels == &kernels_portable;
 }
 
 const Kernels* const ALL[] = {
-#if defined(__x86_64__)
+#ifdef SUREFOOT_AVX512_BF16
     &kernels_avx512_bf16,
+#endif
+#ifdef SUREFOOT_AVX512
     &kernels_avx512,
+#endif
+#ifdef SUREFOOT_AVX2
     &kernels_avx2,
 #endif
     &kernels_portable,
@@ -51,7 +72,26 @@ struct ProductJob {
 
 }  // namespace
 
+// Everything else is hidden from other libraries of the process.
+#pragma GCC visibility push(default)
 extern "C" {
+
+// The number of this interface, the one in ../library.py; whoever changes a function or a record changes both.
+int64_t surefoot_abi() { return 1; }
+
+// Bytes of a record, which Python compares with its mirror of it; 0 for a name that is none.
+int64_t surefoot_layout(const char* name) {
+  const struct {
+    const char* name;
+    size_t size;
+  } records[] = {
+      {"Matrix", sizeof(Matrix)}, {"Attention", sizeof(Attention)}, {"Mlp", sizeof(Mlp)},   {"Step", sizeof(Step)},
+      {"Sequence", sizeof(Sequence)}, {"Row", sizeof(Row)},         {"Call", sizeof(Call)}, {"Product", sizeof(Product)},
+  };
+  for (const auto& record : records)
+    if (std::strcmp(record.name, name) == 0) return int64_t(record.size);
+  return 0;
+}
 
 // 0; 1 where no memory was left.
 int64_t surefoot_forward(const Call* call) {
@@ -120,3 +160,4 @@ int64_t surefoot_choose(const char* name) {
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,128 @@
+"""The records the kernels are handed: mirrors of ``source/model.hpp``, field by field. Pointers are addresses."""
+
+from __future__ import annotations
+
+from ctypes import Structure, addressof, c_double, c_int64, c_void_p
+
+import torch
+
+from surefoot.errors import TargetError
+
+KIND_ATTENTION, KIND_MLP, KIND_COPY = 0, 1, 2
+"""What one step of a forward does."""
+
+TYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
+"""What numbers are stored as."""
+
+
+def type_code(dtype: torch.dtype) -> int:
+    """The kernels' number for a format. Raises ``TargetError`` for one they do not know."""
+    code = TYPE_CODES.get(dtype)
+    if code is None:
+        raise TargetError(f"found {dtype}; expected torch.float32 or torch.bfloat16; load with one of them")
+    return code
+
+
+class Record(Structure):
+    """A record with an address, which is good for as long as the record lives."""
+
+    @property
+    def address(self) -> int:
+        """Where it is."""
+        return addressof(self)
+
+
+class Matrix(Record):
+    """A linear's packed weight, and its bias: fp32, whole blocks of 16, or null."""
+
+    _fields_ = (("packed", c_void_p), ("bias", c_void_p), ("inputs", c_int64), ("outputs", c_int64))
+
+
+class Attention(Record):
+    """One attention block: norm, query-key-value, head norms, rotation, cache, attention, output, residual."""
+
+    _fields_ = (
+        ("qkv", Matrix),
+        ("out", Matrix),
+        ("norm", c_void_p),
+        ("head_norm", c_void_p),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("window", c_int64),
+        ("layer", c_int64),
+        ("cache_type", c_int64),
+        ("eps", c_double),
+        ("scale", c_double),
+    )
+
+
+class Mlp(Record):
+    """One feed-forward block: norm, gate and up, activation, down, residual."""
+
+    _fields_ = (("gate_up", Matrix), ("down", Matrix), ("norm", c_void_p), ("inner", c_int64), ("eps", c_double))
+
+
+class Step(Record):
+    """One step of a forward: a block, or a copy of the residual stream to a destination."""
+
+    _fields_ = (("kind", c_int64), ("block", c_void_p), ("destination", c_void_p))
+
+
+class Sequence(Record):
+    """A sequence's keys and values, and the tables of its rotation."""
+
+    _fields_ = (
+        ("rows", c_void_p),
+        ("capacity", c_int64),
+        ("first", c_void_p),
+        ("second", c_void_p),
+        ("rotated", c_int64),
+    )
+
+
+class Row(Record):
+    """A row of a forward: whose it is, where it stands and what it sees."""
+
+    _fields_ = (
+        ("sequence", c_int64),
+        ("position", c_int64),
+        ("place", c_int64),
+        ("committed", c_int64),
+        ("seen", c_int64),
+        ("num_seen", c_int64),
+    )
+
+
+class Call(Record):
+    """A forward: rows through steps."""
+
+    _fields_ = (
+        ("type", c_int64),
+        ("num_rows", c_int64),
+        ("hidden", c_int64),
+        ("stream", c_void_p),
+        ("rows", c_void_p),
+        ("sequences", c_void_p),
+        ("seen", c_void_p),
+        ("steps", c_void_p),
+        ("num_steps", c_int64),
+    )
+
+
+class Product(Record):
+    """A product of rows with a packed matrix, after a norm where one is given."""
+
+    _fields_ = (
+        ("type", c_int64),
+        ("num_rows", c_int64),
+        ("x", c_void_p),
+        ("matrix", c_void_p),
+        ("norm", c_void_p),
+        ("eps", c_double),
+        ("y", c_void_p),
+    )
+
+
+RECORDS: tuple[type[Record], ...] = (Matrix, Attention, Mlp, Step, Sequence, Row, Call, Product)
+"""Every record; the library is asked for the size of each before it is used."""

@@ -1,0 +1,149 @@
+"""The kernels on torch tensors: weights packed once, products with them, their rows as they were, and norms."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch.nn import functional
+
+from surefoot.errors import TargetError
+from surefoot.native.library import required
+from surefoot.native.records import TYPE_CODES, Matrix, Product, type_code
+
+LANES = 16
+"""Outputs of a packed block."""
+
+
+def checked(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...], dtype: torch.dtype | None = None) -> int:
+    """The address of a tensor the kernels can read: contiguous, on the CPU, of a format they know.
+
+    Args:
+        name: what it is, for the error.
+        tensor: the tensor; it must outlive the address.
+        shape: sizes it must have; None allows any.
+        dtype: the format it must have; None allows fp32 and bf16.
+
+    Raises ``TargetError``.
+    """
+    fits = tensor.dim() == len(shape) and all(
+        expected in (None, size) for size, expected in zip(tensor.shape, shape, strict=True)
+    )
+    right = tensor.dtype == dtype if dtype is not None else tensor.dtype in TYPE_CODES
+    if fits and right and tensor.device.type == "cpu" and tensor.is_contiguous():
+        return tensor.data_ptr()
+    sizes = ", ".join("any" if size is None else str(size) for size in shape)
+    layout = "contiguous" if tensor.is_contiguous() else "not contiguous"
+    raise TargetError(
+        f"{name} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}, {layout}; expected "
+        f"{dtype or 'torch.float32 or torch.bfloat16'} [{sizes}] on cpu, contiguous"
+    )
+
+
+class Packed:
+    """A weight as the kernels read it, in memory of its own that is freed with it.
+
+    Attributes:
+        outputs: rows of the weight; of a pair, both halves' rows filled up to whole blocks.
+        inputs: its columns.
+        dtype: its number format.
+        bias: fp32 [outputs, filled up to whole blocks with zeros], or None.
+        record: what the kernels read; it points into this object.
+    """
+
+    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, bias: torch.Tensor | None) -> None:
+        """Reserves memory that ``pack`` and ``pack_pairs`` fill. ``bias`` is the attribute."""
+        library = required()
+        self.outputs, self.inputs, self.dtype, self.bias = outputs, inputs, dtype, bias
+        memory = library.allocate(type_code(dtype), outputs, inputs)
+        weakref.finalize(self, library.free, memory).atexit = False
+        self.record = Matrix(memory, None if bias is None else bias.data_ptr(), inputs, outputs)
+
+
+def _whole_blocks(rows: int) -> int:
+    return -(-rows // LANES) * LANES
+
+
+def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Packed:
+    """A linear's weight [outputs, inputs], and its bias [outputs], packed. Both may be dropped afterwards."""
+    source = checked("a weight", weight, (None, None))
+    outputs, inputs = weight.shape
+    wide = None
+    if bias is not None:
+        checked("a bias", bias, (outputs,))
+        wide = torch.zeros(_whole_blocks(outputs), dtype=torch.float32)
+        wide[:outputs] = bias
+    packed = Packed(outputs, inputs, weight.dtype, wide)
+    required().pack_rows(type_code(weight.dtype), source, outputs, inputs, packed.record.packed, 0, 1)
+    return packed
+
+
+def pack_pairs(
+    gate: torch.Tensor, up: torch.Tensor, biases: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+) -> Packed:
+    """Gate and up, each [inner, inputs], packed as the feed-forward reads them: 16 gates, then their 16 ups.
+
+    ``biases`` are theirs, each [inner] or None.
+    """
+    sources = checked("a gate", gate, (None, None)), checked("an up", up, tuple(gate.shape), gate.dtype)
+    inner, inputs = gate.shape
+    wide = None
+    if biases != (None, None):
+        wide = torch.zeros(_whole_blocks(inner) // LANES, 2, LANES, dtype=torch.float32)
+        for half, bias in enumerate(biases):
+            if bias is not None:
+                checked("a bias", bias, (inner,))
+                wide[:, half] = functional.pad(bias, (0, _whole_blocks(inner) - inner)).view(-1, LANES)
+    packed = Packed(2 * _whole_blocks(inner), inputs, gate.dtype, wide)
+    for first, source in enumerate(sources):
+        required().pack_rows(type_code(gate.dtype), source, inner, inputs, packed.record.packed, first, 2)
+    return packed
+
+
+def unpack_rows(packed: Packed, rows: torch.Tensor) -> torch.Tensor:
+    """Rows ``rows`` (int64 [N], each in [0, outputs)) of the weight that was packed: [N, inputs], bit for bit."""
+    address = checked("rows", rows, (None,), torch.int64)
+    count = len(rows)
+    if count and not 0 <= int(rows.min()) <= int(rows.max()) < packed.outputs:
+        raise TargetError(f"rows go from {int(rows.min())} to {int(rows.max())}; expected ids in [0, {packed.outputs})")
+    out = torch.empty(count, packed.inputs, dtype=packed.dtype)
+    required().unpack_rows(type_code(packed.dtype), packed.record.address, address, count, out.data_ptr())
+    return out
+
+
+def product(x: torch.Tensor, packed: Packed, norm: torch.Tensor | None = None, eps: float = 0.0) -> torch.Tensor:
+    """x w^T plus the bias, in fp32: [N, outputs] of ``x`` [N, inputs] in the weight's format.
+
+    With ``norm`` (fp32 [inputs]) the rows are normalised first, and rounded to their format.
+    """
+    source = checked("x", x, (None, packed.inputs), packed.dtype)
+    scale = None if norm is None else checked("a norm", norm, (packed.inputs,), torch.float32)
+    y = torch.empty(len(x), packed.outputs, dtype=torch.float32)
+    call = Product(type_code(packed.dtype), len(x), source, packed.record.address, scale, eps, y.data_ptr())
+    if len(x) and required().product(call.address):
+        raise TargetError(f"no memory was left for {len(x)} rows; expected room for a copy of them; use fewer at once")
+    return y
+
+
+def product_reference(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """What ``product`` rounds, in fp64; a norm's result is rounded to the format of ``x``, as it is there."""
+    rows = x.double() if norm is None else normalise_reference(x, norm, eps).to(x.dtype).double()
+    y = rows @ weight.double().T
+    return y if bias is None else y + bias.double()
+
+
+def normalise(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Rows of ``x`` [N, width] over the root of their mean square, times ``weight`` (fp32 [width]), as ``x`` is."""
+    source = checked("x", x, (None, None))
+    scale = checked("a norm", weight, (x.shape[1],), torch.float32)
+    out = torch.empty_like(x)
+    required().normalise_rows(type_code(x.dtype), source, len(x), x.shape[1], scale, eps, out.data_ptr())
+    return out
+
+
+def normalise_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """What ``normalise`` rounds, in fp64."""
+    wide = x.double()
+    return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.double()
