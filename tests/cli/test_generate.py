@@ -72,6 +72,11 @@ OWN = ("--draft-model", "TARGET", "--ignore-eos")
         (("--ignore-eos", "--max-tokens", "60"), ("--presence-penalty", "2"), "tokens"),
         (("--ignore-eos", "--max-tokens", "60"), ("--frequency-penalty", "2"), "tokens"),
         ((), ("--max-tokens", "3"), "tokens"),
+        ((), ("--logit-bias", "40=100"), "tokens"),
+        ((), ("--allowed-token", "41", "--allowed-token", "42"), "tokens"),
+        (("--allowed-token", "41", "--allowed-token", "42"), ("--forbidden-token", "41"), "tokens"),
+        (("--ignore-eos", "--method", "lookup"), ("--lookup-min", "1"), "stats"),
+        (("--ignore-eos",), ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 1}'), "stats"),
         (("--ignore-eos",), ("--num-draft", "2"), "stats"),
         (OWN, ("--num-draft", "2"), "stats"),
         (OWN, ("--num-draft-tokens", "2"), "stats"),
@@ -116,6 +121,83 @@ def test_stop_ids_and_min_tokens_decide_where_the_text_ends(surefoot_program: Pr
 def _ends(program: Program, model: str, seed: int) -> bool:
     got = report(program, model, "--temperature", "2", "--max-tokens", "200", "--seed", str(seed))
     return got["finish_reason"] == "stop"
+
+
+def test_a_stop_string_ends_the_text_before_it(surefoot_program: Program, model: str) -> None:
+    text = report(surefoot_program, model, "--ignore-eos")["text"]
+    stop = next(text[place : place + 2] for place in range(4, len(text)) if "\ufffd" not in text[place : place + 2])
+    stopped = report(surefoot_program, model, "--ignore-eos", "--stop", "not to be found", "--stop", stop)
+    assert stopped["text"] == text[: text.index(stop)]
+    assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", stop)
+
+
+def test_samples_are_those_of_their_index_alone(surefoot_program: Program, model: str) -> None:
+    several = report(surefoot_program, model, *HOT, "--n", "3", "--sample-index", "1", "--exact", "require")["samples"]
+    assert [sample["sample_index"] for sample in several] == [1, 2, 3]
+    assert len({tuple(sample["tokens"]) for sample in several}) == 3
+    for sample in several:
+        index = str(sample["sample_index"])
+        alone = report(surefoot_program, model, *HOT, "--sample-index", index, "--exact", "require")
+        assert alone["tokens"] == sample["tokens"]
+    text = surefoot_program("generate", model, "--prompt", PROMPT, *HOT, "--n", "2", "--max-tokens", "4", "--seed", "1")
+    assert [line for line in text.out.splitlines() if line.startswith("--- sample")] == ["--- sample 0", "--- sample 1"]
+    assert text.err.count("4 tokens") == 2
+
+
+def test_log_probabilities_are_reported(surefoot_program: Program, model: str) -> None:
+    without = report(surefoot_program, model)
+    assert without["logprobs"] is None
+    assert without["prompt_logprobs"] is None
+    got = report(surefoot_program, model, "--draft-model", model, "--logprobs", "3", "--prompt-logprobs", "0")
+    assert [one["token"] for one in got["logprobs"]] == got["tokens"] == without["tokens"]
+    for one in got["logprobs"]:
+        assert len(one["top"]) == 3
+        assert one["rank"] == 1
+        assert one["top"][0] == [one["token"], one["logprob"]]
+    assert got["prompt_logprobs"][0] is None
+    assert len(got["prompt_logprobs"]) == got["usage"]["prompt_tokens"]
+    assert [one["top"] for one in got["prompt_logprobs"][1:]] == [[]] * (got["usage"]["prompt_tokens"] - 1)
+    flags = ("--prompt", PROMPT, "--max-tokens", "3", "--no-measure-plain", "--ignore-eos")
+    told = surefoot_program("generate", model, *flags, "--logprobs", "1", "--prompt-logprobs", "1")
+    plain = surefoot_program("generate", model, *flags)
+    assert told.out == plain.out
+    lines = told.err.splitlines()
+    assert lines[0].startswith("prompt: ")
+    answer = next(number for number, line in enumerate(lines) if line.startswith("answer: "))
+    assert len(lines) == answer + 1 + 3 + 1, "a line per token, then the closing line"
+
+
+def test_a_trace_tells_every_round(surefoot_program: Program, model: str) -> None:
+    flags = ("--draft-model", model, "--ignore-eos", "--trace")
+    got = report(surefoot_program, model, *flags)
+    rounds = got["trace"]
+    assert len(rounds) == got["stats"]["rounds"]
+    assert [token for one in rounds for token in one["own"]] == got["tokens"][1:]
+    assert sum(one["accepted"] for one in rounds) == got["stats"]["accepted"] > 0
+    assert sum(len(one["drafted"]) for one in rounds) == got["stats"]["drafted"]
+    assert [one["root"] for one in rounds] == [got["tokens"][0], *(one["own"][-1] for one in rounds[:-1])]
+    assert report(surefoot_program, model, *flags[:-1])["trace"] is None
+    told = surefoot_program("generate", model, "--prompt", PROMPT, *flags, "--max-tokens", "16", "--no-measure-plain")
+    assert len([line for line in told.err.splitlines() if line.startswith("round ")]) == len(rounds)
+    assert told.out == got["text"] + "\n"
+
+
+def test_the_models_own_sampling_is_taken_where_nobody_said_otherwise(
+    surefoot_program: Program, tmp_path: Path
+) -> None:
+    path = make_checkpoint(tmp_path / "warm", vocab_size=VOCABULARY)
+    make_tokenizer(path, VOCABULARY)
+    (path / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 3.0, "top_k": 40}))
+    own = ("--temperature", "3", "--top-k", "40")
+    greedy = report(surefoot_program, str(path), "--ignore-eos")["tokens"]
+    warm = report(surefoot_program, str(path), "--ignore-eos", "--model-sampling")["tokens"]
+    assert warm == report(surefoot_program, str(path), "--ignore-eos", *own)["tokens"] != greedy
+    said = report(surefoot_program, str(path), "--ignore-eos", "--model-sampling", "--temperature", "0")["tokens"]
+    assert said == greedy
+    file = tmp_path / "config.toml"
+    file.write_text(f'[[models]]\nname = "m"\npath = "{path}"\ntop_k = 1\n')
+    filed = report(surefoot_program, "m", "--ignore-eos", "--model-sampling", "--config", str(file))["tokens"]
+    assert filed == greedy, "one token to choose from, said by the file"
 
 
 def test_a_prediction_is_drafted_from(surefoot_program: Program, model: str, tmp_path: Path) -> None:
@@ -228,6 +310,22 @@ def test_load_options_and_threads_reach_the_engine(model: str) -> None:
         (("--system", "Be brief."), "--chat"),
         (("--prediction", "no-such-file"), "expected a readable UTF-8 file"),
         (("--prediction", "x", "--num-draft", "0"), "expected at least 1"),
+        (("--n", "0"), "--n is 0; expected at least 1"),
+        (("--n", "2", "--trace"), "--trace came with --n 2; expected one answer"),
+        (("--n", "2", "--measure-plain"), "--measure-plain came with --n 2; expected one answer"),
+        (("--logprobs", "-1"), "logprobs is -1; expected"),
+        (("--prompt-logprobs", "-1"), "prompt_logprobs is -1; expected"),
+        (("--sample-index", "-1"), "sample_index is -1; expected"),
+        (("--stop", ""), "stop holds ''; expected"),
+        (("--logit-bias", "40"), "--logit-bias is '40'; expected ID=NUMBER"),
+        (("--logit-bias", "40=900"), "logit_bias of id 40 is 900.0; expected"),
+        (("--allowed-token", "100000"), "100000"),
+        (("--forbidden-token", "-4"), "an id in forbidden_tokens is -4; expected"),
+        (("--lookup-min", "0"), "--lookup-min is 0; expected at least 1"),
+        (("--lookup-min", "3", "--method", "none"), "expected --method lookup"),
+        (("--config", "no-such-file.toml"), "--config names no-such-file.toml"),
+        (("--profile", "fast"), "--profile is 'fast'"),
+        (("--speculative-config", "{"), "--speculative-config is not JSON"),
     ],
 )
 def test_wrong_values_exit_with_2_and_say_what_was_expected(
