@@ -124,9 +124,19 @@ def whole_chat(chat: Checked) -> None:
     chat.edit("return self", 2)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("drafter", ["lookup", "draft"])
-@pytest.mark.parametrize(("target", "completing"), [("tiny", False), ("tiny", True), ("pebble", True)])
+@pytest.mark.parametrize(
+    ("target", "completing", "drafter", "temperature"),
+    [
+        ("tiny", False, "lookup", 0.0),
+        ("tiny", False, "lookup", 0.8),
+        ("tiny", False, "draft", 0.0),
+        ("tiny", False, "draft", 0.8),
+        ("tiny", True, "lookup", 0.8),
+        ("tiny", True, "draft", 0.0),
+        ("pebble", True, "lookup", 0.0),
+        ("pebble", True, "draft", 0.8),
+    ],
+)
 def test_each_answer_is_the_one_a_fresh_request_gives(
     engines: Engines, target: str, completing: bool, drafter: str, temperature: float
 ) -> None:
