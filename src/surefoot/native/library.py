@@ -77,7 +77,8 @@ class Library:
     @property
     def threads(self) -> int:
         """How many threads the next call runs on."""
-        return torch.get_num_threads() if self._wanted is None else self._wanted
+        self._follow()
+        return int(self._threads())
 
     def use_threads(self, count: int | None) -> None:
         """Runs on ``count`` threads from now on; None follows torch's count, as it does from the start."""
