@@ -220,6 +220,32 @@ def test_one_table_for_all_sequences_of_a_call_would_be_seen(kind: str, monkeypa
     assert not score_together(target_of(kind))
 
 
+def turns(kind: str, counts: tuple[int, ...], *, together: bool) -> list[tuple[int, ...]]:
+    """Answers to turns of one conversation, or of as many requests, each prompt the last one with its answer."""
+    engine = Engine(target_of(kind), DraftModel(relative_of(kind)))
+    conversation = engine.conversation()
+    prompt, answers = PROMPT, []
+    for count in counts:
+        params = SamplingParams(max_tokens=count)
+        result = conversation.generate(prompt, params) if together else engine.generate(prompt, params)
+        assert result.stats.fallbacks == 0
+        answers.append(result.tokens)
+        prompt = (*prompt, *result.tokens, 60, 5)
+    conversation.close()
+    return answers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_conversation_is_read_anew_where_a_turn_needs_another_table(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = (5, 8, 40, 20)
+    apart = turns(kind, counts, together=False)
+    assert turns(kind, counts, together=True) == apart
+    monkeypatch.setattr(DecoderModel, "serves", lambda self, cache, length: True)
+    assert turns(kind, counts, together=True) != apart
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_that_ended_early_is_rescored_under_the_requests_table(kind: str) -> None:
     tokens = answer(kind, 0.0).tokens[:10]
