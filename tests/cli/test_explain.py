@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Program
@@ -151,6 +152,36 @@ def test_the_json_report_holds_every_round(surefoot_program: Program, model: str
     )
     assert plain["tokens"] == drafted["tokens"]
     assert [one["drafted"] for one in plain["rounds"]] == [[]] * 15
+
+
+def test_the_prompt_comes_from_flags_files_and_templates(surefoot_program: Program, model: str, tmp_path: Path) -> None:
+    def tokens(*flags: str) -> tuple[object, object, object]:
+        ran = surefoot_program("explain", model, "--max-tokens", "8", "--ignore-eos", "--json", *flags)
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out.count("\n") == 1
+        got = json.loads(ran.out)
+        return got["usage"]["prompt_tokens"], got["tokens"], got["stats"]["accepted"]
+
+    told = tokens("--prompt", TEXT)
+    path = tmp_path / "prompt.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    assert tokens("--prompt-file", str(path)) == told
+    chat = tokens("--prompt", TEXT, "--chat")
+    assert chat[0] > told[0]
+    assert tokens("--prompt", TEXT, "--chat", "--system", "Be brief.")[0] > chat[0]
+
+
+def test_a_prediction_is_drafted_from(surefoot_program: Program, model: str, tmp_path: Path) -> None:
+    flags = ("--method", "lookup", "--prompt", "def greet(name):", "--max-tokens", "24")
+    alone = report(surefoot_program, model, *flags)
+    path = tmp_path / "predicted.txt"
+    path.write_text("def greet(name):" + alone["text"].partition("\ufffd")[0], encoding="utf-8")
+    helped = report(surefoot_program, model, *flags, "--prediction", str(path))
+    assert helped["tokens"] == alone["tokens"]
+    assert helped["stats"]["accepted"] > alone["stats"]["accepted"]
+    ran = surefoot_program("explain", model, "--prompt", TEXT, "--prediction", str(path), "--num-draft", "0")
+    assert ran.code == 2
+    assert "drafts nothing" in ran.err
 
 
 @pytest.mark.parametrize("method", ["none", "draft"])

@@ -64,6 +64,8 @@ def command(
     Spaces in tokens show as ␣, newlines as \\n. Times are milliseconds; tok/s counts all rounds so far, without the
     prefill.
     """
+    if given.prediction is not None and speculative.num_draft == 0:
+        raise OptionError("--prediction came with --num-draft 0, which drafts nothing; expected at least 1")
     prompt, prediction = given.read(), given.read_prediction()
     engine = pair.load(options)
     if not given.as_json:
