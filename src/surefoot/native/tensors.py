@@ -26,16 +26,17 @@ def checked(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...], dtyp
 
     Raises ``TargetError``.
     """
-    fits = tensor.dim() == len(shape) and all(
-        expected in (None, size) for size, expected in zip(tensor.shape, shape, strict=True)
-    )
+    found = tensor.shape
+    fits = len(found) == len(shape)
+    for size, expected in zip(found, shape, strict=False):
+        fits = fits and expected in (None, size)
     right = tensor.dtype == dtype if dtype is not None else tensor.dtype in TYPE_CODES
-    if fits and right and tensor.device.type == "cpu" and tensor.is_contiguous():
+    if fits and right and tensor.is_cpu and tensor.is_contiguous():
         return tensor.data_ptr()
     sizes = ", ".join("any" if size is None else str(size) for size in shape)
     layout = "contiguous" if tensor.is_contiguous() else "not contiguous"
     raise TargetError(
-        f"{name} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}, {layout}; expected "
+        f"{name} is {tensor.dtype} {list(found)} on {tensor.device}, {layout}; expected "
         f"{dtype or 'torch.float32 or torch.bfloat16'} [{sizes}] on cpu, contiguous"
     )
 
@@ -118,10 +119,11 @@ def product(x: torch.Tensor, packed: Packed, norm: torch.Tensor | None = None, e
     """
     source = checked("x", x, (None, packed.inputs), packed.dtype)
     scale = None if norm is None else checked("a norm", norm, (packed.inputs,), torch.float32)
-    y = torch.empty(len(x), packed.outputs, dtype=torch.float32)
-    call = Product(type_code(packed.dtype), len(x), source, packed.record.address, scale, eps, y.data_ptr())
-    if len(x) and required().product(call.address):
-        raise TargetError(f"no memory was left for {len(x)} rows; expected room for a copy of them; use fewer at once")
+    count = x.shape[0]
+    y = torch.empty(count, packed.outputs, dtype=torch.float32)
+    call = Product(type_code(packed.dtype), count, source, packed.record.address, scale, eps, y.data_ptr())
+    if count and required().product(call.address):
+        raise TargetError(f"no memory was left for {count} rows; expected room for a copy of them; use fewer at once")
     return y
 
 
