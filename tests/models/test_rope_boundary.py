@@ -17,9 +17,12 @@ from tests.models.routes import random_case
 from torch import Tensor
 
 from surefoot import Engine, SamplingParams
+from surefoot.cache.base import OpenNodes
+from surefoot.cache.kv import KVCache
 from surefoot.drafters.draft_model import DraftModel
-from surefoot.models import forward
+from surefoot.models import calls, decoder
 from surefoot.models.decoder import DecoderModel
+from surefoot.models.forward import Span
 from surefoot.protocols import DrafterModel
 from surefoot.request import Result
 from surefoot.rescoring import Rescoring
@@ -114,11 +117,11 @@ def test_the_answer_is_what_transformers_says_of_the_whole_sequence(kind: str, t
     assert tuple(logits[len(PROMPT) - 1 : -1].argmax(-1).tolist()) == tokens
 
 
-def by_rows_seen(span: forward.Span) -> tuple[Tensor, Tensor]:
-    """What a table is that follows the rows there are, instead of the length the sequence may have."""
-    stop = span.cache.length + len(span.nodes.parents)
-    table = span.cache.owner._forward.rope_tables.table(stop)
-    return table.rows([span.cache.length + depth for depth in span.nodes.depths[-span.num_new :]])
+def by_rows_seen(cache: KVCache, nodes: OpenNodes, num_new: int) -> Span:
+    """A span whose table follows the rows there are, instead of the length the sequence may have."""
+    stop = cache.length + len(nodes.parents)
+    cache.rope = cache.owner.new_cache(stop).rope
+    return Span(cache, nodes, num_new)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -127,7 +130,8 @@ def test_a_table_chosen_by_the_rows_seen_so_far_would_change_tokens(
     kind: str, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: drafted rows count as seen, so plain and speculative decoding switch at different tokens."""
-    monkeypatch.setattr(forward, "_span_angles", by_rows_seen)
+    for module in (calls, decoder):
+        monkeypatch.setattr(module, "Span", by_rows_seen)
     differed = []
     for seed in (SEED, 0, 3) if temperature else (SEED,):
         plain = answer(kind, temperature, seed=seed)
@@ -185,7 +189,7 @@ def last_row(model: DecoderModel, own: object, tokens: tuple[int, ...]) -> Tenso
     return out.logits[-1]
 
 
-def score_together(model: DecoderModel) -> bool:
+def score_together(model: DecoderModel, *, one_table: bool) -> bool:
     """Whether sequences with tables of their own get in one call the bits they get alone."""
     cases = [random_case(seed, 97, 6 + seed, 5) for seed in range(4)]
     rounds = []
@@ -196,28 +200,16 @@ def score_together(model: DecoderModel) -> bool:
     alone = [model.score([one], Capture())[0].logits for one in rounds]
     for _, own in rounds:
         own.rollback()
+        if one_table:
+            own.rope = rounds[0][1].rope
     together = [out.logits for out in model.score(rounds, Capture())]
     return all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sequences_with_different_tables_share_a_call(kind: str) -> None:
-    assert score_together(target_of(kind))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_table_for_all_sequences_of_a_call_would_be_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = forward.Forward._angles
-
-    def of_the_first(self: forward.Forward, spans: list[forward.Span]) -> tuple[Tensor, Tensor]:
-        if len(spans) == 1:
-            return right(self, spans)
-        table = spans[0].cache.rope
-        parts = [table.rows([span.cache.length + depth for depth in span.nodes.depths]) for span in spans]
-        return torch.cat([first for first, _ in parts]), torch.cat([second for _, second in parts])
-
-    monkeypatch.setattr(forward.Forward, "_angles", of_the_first)
-    assert not score_together(target_of(kind))
+    assert score_together(target_of(kind), one_table=False)
+    assert not score_together(target_of(kind), one_table=True)
 
 
 def turns(kind: str, counts: tuple[int, ...], *, together: bool) -> list[tuple[int, ...]]:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from surefoot.cache.kv import KVCache
 from surefoot.loading import load_target
+from surefoot.models import positions
 from surefoot.models.decoder import DecoderModel
-from surefoot.ops.rope_scaling import Scaling
 from surefoot.options import LoadOptions
 from surefoot.tree import chain
 from surefoot.types import Capture
@@ -185,6 +185,7 @@ def test_the_other_sides_table_would_be_seen(name: str, tmp_path: Path) -> None:
 
 def test_an_attention_factor_left_out_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_checkpoint(tmp_path, **{**SIZES, **VARIANTS["llama, yarn"]})
+    monkeypatch.setattr(positions, "_yarn_attention_factor", lambda section, factor: 1.0)
     model = load(path)
-    object.__setattr__(model.config.rope.scaling, "attention_factor", Scaling().attention_factor)
+    assert model.config.rope.scaling.attention_factor == 1.0
     assert (whole(model, model.new_cache(SHORT), SHORT) - theirs(path, SHORT)[0]).abs().max() > 1e-3
