@@ -294,7 +294,10 @@ def test_settings_of_a_file_are_read(report: Any, model: str, tmp_path: Path) ->
 
 def test_the_pair_may_be_said_in_vllms_keys(report: Any, model: str) -> None:
     found = report("--speculative-config", json.dumps({"model": model, "num_speculative_tokens": 2}), "--kind", "edit")
-    assert (arms_of(found)[2], found["num_draft"]) == ("draft", 2)
+    assert (arms_of(found), found["num_draft"]) == (["plain", "lookup", "draft", "prediction"], 2)
+    said = {"method": "draft_model", "model": model, "num_speculative_tokens": 2}
+    assert arms_of(report("--speculative-config", json.dumps(said), "--kind", "edit")) == ["plain", "draft"]
+    assert arms_of(report("--speculative-config", '{"method": "ngram"}')) == ["plain", "lookup"]
 
 
 @pytest.mark.parametrize(
@@ -304,7 +307,7 @@ def test_the_pair_may_be_said_in_vllms_keys(report: Any, model: str) -> None:
         (("--repeats", "0"), "--repeats is 0; expected at least 1"),
         (("--num-draft", "0"), "nothing to compare plain decoding with"),
         (("--max-tokens", "1"), "--max-tokens is 1; expected at least 2"),
-        (("--speculative-config", '{"method": "ngram"}'), "--speculative-config sets method"),
+        (("--speculative-config", '{"method": "ngram"}', "--method", "lookup"), "and --method both say it"),
         (("--method", "draft"), "found method 'draft'; expected one of lookup, prediction"),
         (("--method", "prediction", "--kind", "talk"), "carry none"),
         (("--kind", "poem"), "found kind 'poem'; expected one of edit, talk"),

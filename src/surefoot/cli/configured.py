@@ -44,6 +44,8 @@ def configured(parsed: Parsed, keys: Collection[str]) -> dict[str, Any]:
     for key in keys:  # what was typed stays, so that flags that exclude each other are refused
         if key in effective.values:
             values[key] = effective.values[key]
+    # A flag that may be repeated is no setting of the file, but --speculative-config may say it, once.
+    values |= {key: [value] for key, value in typed.values.items() if isinstance(parsed.values[key], list)}
     if isinstance(label, str):
         values["model"] = settings.resolve(label)
     if isinstance(values.get("draft_model"), str):
@@ -57,9 +59,9 @@ def _typed(parsed: Parsed, keys: Collection[str]) -> Layer:
     origins = dict.fromkeys(given, COMMAND_LINE)
     text = parsed.values.get("speculative_config")
     for key, value in ({} if text is None else expand(text)).items():
-        if key not in keys:
+        if key not in keys and not isinstance(parsed.values.get(key), list):
             raise OptionError(f"{FLAG} sets {key.replace('_', ' ')}, and this command has no such flag; leave it out")
-        if key in given:
+        if key in given or key in parsed.given:
             raise OptionError(f"{FLAG} and --{key.replace('_', '-')} both say it; expected one of the two")
         given[key], origins[key] = value, FLAG
     if "method" in given and given["method"] != "draft" and "draft_model" in given:
