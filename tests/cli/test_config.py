@@ -135,6 +135,12 @@ def test_what_cannot_be_done_is_told_and_leaves_the_file_alone(
     assert file.read_text() == TEMPLATE
 
 
+def test_every_config_command_reads_the_file_that_is_named(surefoot_program: Program, file: Path) -> None:
+    assert surefoot_program("config", "path", "--config", str(file)).out == f"{file}\n"
+    assert surefoot_program("config", "get", "models.code.path", "--config", str(file)).out == "pebble\n"
+    assert surefoot_program("config", "get", "models.code.path").code == 2
+
+
 def test_without_a_file_set_says_how_to_get_one(surefoot_program: Program, tmp_path: Path) -> None:
     missing = str(tmp_path / "none.toml")
     ran = surefoot_program("config", "set", "models.x.path", "y", "--config", missing)
@@ -230,7 +236,7 @@ def test_show_without_a_model_lists_what_there_is(surefoot_program: Program, fil
 def test_every_variable_that_is_shown_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLES[name], raising=False)
     without = Environment.read()
-    monkeypatch.setenv(VARIABLES[name], "1")
+    monkeypatch.setenv(VARIABLES[name], "0" if getattr(without, name) is True else "1")
     assert getattr(Environment.read(), name) != getattr(without, name)
     assert set(VARIABLES) == set(Environment.__dataclass_fields__)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -152,14 +154,8 @@ def overview(path: Path, settings: Settings) -> dict[str, object]:
     }
 
 
-VARIABLES: Mapping[str, str] = {
-    "hub_offline": "HF_HUB_OFFLINE",
-    "no_color": "NO_COLOR",
-    "force_color": "FORCE_COLOR",
-    "config_file": "SUREFOOT_CONFIG",
-    "config_home": "XDG_CONFIG_HOME",
-}
-"""The environment variable behind each field of ``Environment``."""
+VARIABLES: Mapping[str, str] = dict(re.findall(r"^ +(\w+): ``(\w+)``", inspect.getdoc(Environment) or "", re.MULTILINE))
+"""The environment variable behind each field of ``Environment``, as its docstring names it."""
 
 
 def _overview_lines(report: Mapping[str, object]) -> list[str]:

@@ -76,7 +76,10 @@ class Pair:
             if problem:
                 raise OptionError(f"--{problem.replace('_', '-', 1)}")
         if self.method == "draft" and self.draft_model is None:
-            raise OptionError("--method draft came without a draft model; add --draft-model MODEL, or take lookup")
+            said = (
+                f"{self._from_file['method']}: method is draft" if "method" in self._from_file else "--method is draft"
+            )
+            raise OptionError(f"{said}, and there is no draft model; add --draft-model MODEL, or take lookup")
         if self.method in ("none", "lookup") and self.draft_model is not None:
             raise OptionError(f"--method {self.method} came with --draft-model; expected one of the two")
         if self.lookup_min is not None and "lookup_min" not in self._from_file and self.drafter != "lookup":
