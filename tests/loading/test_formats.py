@@ -87,6 +87,28 @@ def test_code_of_the_checkpoint_is_refused_and_never_runs(
     assert not (tmp_path / "sung").exists()
 
 
+def test_code_that_a_family_stands_for_is_named_but_never_run(tmp_path: Path) -> None:
+    """The published Phi checkpoints name their first code, which is what this family implements."""
+    own = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}
+    directory = make_checkpoint(tmp_path / "phi", "phi3", auto_map={**own, "AutoTokenizer": "Xenova/gpt-4o"})
+    for module in ("modeling_phi3.py", "configuration_phi3.py", "__init__.py"):
+        (directory / module).write_text(f"import os\nos.mkdir({str(tmp_path / 'sung')!r})\n")
+    assert load_target(directory, LoadOptions()).config.model_type == "phi3"
+    assert not (tmp_path / "sung").exists()
+    for other in (
+        {**own, "AutoModel": "modeling_phi3.Phi3Model"},
+        {"AutoConfig": "configuration_phi3.Phi3Config2"},
+        [],
+    ):
+        change_json(directory, "config.json", auto_map=other)
+        with pytest.raises(UnsupportedModelError, match="auto_map"):
+            load_target(directory, LoadOptions())
+    llama = make_checkpoint(tmp_path / "llama", "llama")
+    change_json(llama, "config.json", auto_map=own)
+    with pytest.raises(UnsupportedModelError, match="auto_map"):
+        load_target(llama, LoadOptions())
+
+
 def test_a_custom_model_is_refused_for_its_code_not_its_name(directory: Path) -> None:
     change_json(directory, "config.json", auto_map={"AutoConfig": "x.X"}, model_type="custom")
     with pytest.raises(UnsupportedModelError, match="auto_map"):

@@ -23,6 +23,7 @@ from surefoot.drafters.draft_model import DraftModel
 from surefoot.models import calls, decoder
 from surefoot.models.decoder import DecoderModel
 from surefoot.models.forward import Span
+from surefoot.ops.rope import BLOCK
 from surefoot.protocols import DrafterModel
 from surefoot.request import Result
 from surefoot.rescoring import Rescoring
@@ -148,6 +149,14 @@ def test_what_is_spare_has_no_say(kind: str) -> None:
     assert model.new_cache(20, spare=100).rope is model.new_cache(20).rope
     assert model.new_cache(ORIGINAL, spare=1).rope is model.new_cache(1).rope
     assert model.new_cache(ORIGINAL + 1).rope is not model.new_cache(ORIGINAL).rope
+
+
+@pytest.mark.parametrize("longest", [2**12, 2**17, 2**22])
+def test_a_long_context_costs_no_more_until_it_is_used(longest: int) -> None:
+    model = make_model("llama", torch.float32, num_hidden_layers=1, max_position_embeddings=longest)
+    cache = model.new_cache(10)
+    assert len(cache.rope.reserve(0)[0]) <= 4 * BLOCK
+    assert len(cache.fork(5 * BLOCK).rope.reserve(0)[0]) == 5 * BLOCK
 
 
 @pytest.mark.parametrize(
