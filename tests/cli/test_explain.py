@@ -18,6 +18,7 @@ from tests.text.vocabularies import byte_level
 from surefoot import Engine, SamplingParams, SpeculativeOptions
 from surefoot.cli.account import acceptance_row, duration, in_lines, time_row
 from surefoot.cli.explain import rows
+from surefoot.cli.show import colored
 from surefoot.explain import Explanation, explain, shown
 from surefoot.stats import Seconds
 
@@ -126,6 +127,15 @@ def test_a_tree_shows_each_node_below_its_parent_and_what_stood() -> None:
             indents.append(depth)
         assert max(indents) > 0
         assert own.split()[1 : 1 + len(one.own)] == [str(token.token) for token in one.own]
+
+
+def test_on_a_terminal_colours_say_what_stood() -> None:
+    for one in explained(0.8).rounds:
+        text = "\n".join(rows(one))
+        for node in one.drafted:
+            assert f"\x1b[{32 if node.accepted else 31}m{node.text}\x1b" in text
+        for token in one.own:
+            assert colored(token.text, token.origin) in text
 
 
 Report = dict[str, object]

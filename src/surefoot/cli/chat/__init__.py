@@ -39,7 +39,7 @@ class Manner:
         ),
     ] = None
     measure_plain: Annotated[
-        bool, typer.Option("--measure-plain", help="Give each answer again plainly, and say how much slower that was.")
+        bool, typer.Option("--measure-plain", help="Give each answer again plainly, and compare.")
     ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per answer and nothing else.")] = False
 

@@ -12,7 +12,7 @@ from surefoot.cli.chat.reader import Reader, Turn
 from surefoot.cli.chat.screen import Screen
 from surefoot.cli.chat.session import Session
 from surefoot.errors import SurefootError
-from surefoot.request import Stream
+from surefoot.request import Result, Stream
 
 
 class Loop:
@@ -80,7 +80,14 @@ class Loop:
             for event in stream:
                 self._screen.show(event)
         result = self._session.keep(stream)
-        self._screen.end(result, self._session, self._session.plainly(result) if self._measuring else None)
+        self._screen.end(result, self._session, self._plain(result) if self._measuring else None)
+
+    def _plain(self, result: Result) -> Result | None:
+        """The same answer given plainly; Ctrl-C leaves it out."""
+        try:
+            return self._session.plainly(result)
+        except KeyboardInterrupt:
+            return None
 
 
 @contextmanager
