@@ -5,6 +5,7 @@
 #   make mutants  plant defects one at a time; each must be killed by a test
 #   make bench    the benchmarks (only on an idle machine)
 #   make size     line budgets beside actuals
+#   make peers    other engines, each in its own environment, to be measured beside ours
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +13,7 @@ INSTALLED := .venv/.installed
 BUILT := .venv/.built
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check mutants bench size setup
+.PHONY: demo test check mutants bench size peers setup
 
 demo: setup
 	$(BIN)/python examples/demo.py
@@ -41,6 +42,22 @@ bench: setup
 
 size: setup
 	$(BIN)/python -m tools.size
+
+peers: setup .peers/llama-cpp/.installed .peers/openvino/.installed
+
+.peers/llama-cpp/.installed: export CMAKE_ARGS = -DGGML_NATIVE=ON -DLLAVA_BUILD=OFF
+.peers/llama-cpp/.installed: benchmarks/peers/llama-cpp.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
+	touch $@
+
+# The exporter pulls torchvision, whose build does not fit this torch; it is not needed.
+.peers/openvino/.installed: benchmarks/peers/openvino.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $< torch
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --requirement $<
+	$(@D)/bin/python -m pip uninstall --quiet --yes torchvision
+	touch $@
 
 setup: $(BUILT)
 
