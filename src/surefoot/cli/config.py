@@ -112,6 +112,8 @@ def set_(change: Change, file: File) -> int:
     write(file.path, changed(file.path.read_text(encoding="utf-8"), file.path, address, value))
     if file.as_json:
         print(json.dumps({"path": str(file.path), "key": change.key, "value": value}))
+    else:
+        print(f"{change.key} = {json.dumps(value)}")
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli.flags import SPECULATIVE, Source, command_of
+from surefoot.cli.flags import LOAD, SPECULATIVE, Source, command_of
 from surefoot.cli.pair import Pair
 from surefoot.cli.show import progress_bar, show_notes
 from surefoot.errors import OptionError
@@ -36,7 +36,7 @@ _SAMPLING = Source(
     defaults={"max_tokens": 128},
 )
 _SPECULATIVE = Source(record=SpeculativeOptions, only=("num_draft", "draft_sampling"), names=SPECULATIVE.names)
-_LOAD = Source(record=LoadOptions, defaults={"exact": "require"})
+_LOAD = Source(record=LoadOptions, only=LOAD.only, defaults={"exact": "require"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
