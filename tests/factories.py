@@ -113,9 +113,13 @@ def make_model(
     *,
     exact: Exactness = "auto",
     prefill_chunk: int = 512,
+    trainable: bool = False,
     **overrides: object,
 ) -> DecoderModel:
-    """The model of :func:`make_checkpoint` with the same seed and overrides, built in memory and prepared."""
+    """The model of :func:`make_checkpoint` with the same seed and overrides, built in memory and prepared.
+
+    ``trainable`` has torch compute what the native kernels would.
+    """
     config = FAMILIES[family].parse(raw_config(family, **overrides))
     model = DecoderModel(config).to(dtype)
     tensors = dict(random_tensors(config, seed))
@@ -123,7 +127,7 @@ def make_model(
         for spec in FAMILIES[family].tensors(config):
             parameter = model.get_parameter(spec.parameter)
             parameter[spec.start : spec.start + spec.shape[0]] = tensors[spec.name].to(dtype)
-    model.prepare(exact=exact, prefill_chunk=prefill_chunk)
+    model.prepare(exact=exact, prefill_chunk=prefill_chunk, trainable=trainable)
     return model
 
 

@@ -13,10 +13,10 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 @cache
-def target_of(family: str, dtype: torch.dtype) -> DecoderModel:
-    """A row-exact random model; mistral's window is shorter than the text."""
+def target_of(family: str, dtype: torch.dtype, *, trainable: bool = False) -> DecoderModel:
+    """A row-exact random model; mistral's window is shorter than the text. ``trainable`` has torch compute it."""
     window = {"sliding_window": 10} if family == "mistral" else {}
-    return make_model(family, dtype, seed=3, exact="require", prefill_chunk=5, **window)
+    return make_model(family, dtype, seed=3, exact="require", prefill_chunk=5, trainable=trainable, **window)
 
 
 @cache

@@ -90,7 +90,7 @@ def test_the_models_own_sampling_defaults_are_used_only_when_asked_for(engine: E
 
 
 def test_a_drafter_comes_by_name_path_or_object(directory: Path) -> None:
-    assert surefoot.load(directory).drafter is None
+    assert isinstance(surefoot.load(directory).drafter, NoDrafts)
     assert isinstance(surefoot.load(directory, "none").drafter, NoDrafts)
     assert isinstance(surefoot.load(directory, "lookup").drafter, Lookup)
     assert isinstance(surefoot.load(directory, directory).drafter, DraftModel)

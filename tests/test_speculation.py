@@ -30,8 +30,9 @@ def params_at(temperature: float) -> SamplingParams:
 
 
 @cache
-def plain(family: str, dtype: torch.dtype, temperature: float) -> tuple[int, ...]:
-    return Engine(target_of(family, dtype)).generate(PROMPT, params_at(temperature)).tokens
+def plain(family: str, dtype: torch.dtype, temperature: float, *, trainable: bool = False) -> tuple[int, ...]:
+    target = target_of(family, dtype, trainable=trainable)
+    return Engine(target).generate(PROMPT, params_at(temperature)).tokens
 
 
 def drafter_of(name: str, family: str, dtype: torch.dtype, temperature: float) -> DrafterModel:
@@ -58,6 +59,23 @@ def test_speculative_tokens_are_the_plain_tokens(
     # A random model at T = 0.8 hardly ever repeats itself, so there is little for lookup to be right about.
     assert result.stats.accepted > 0 or (name, temperature) == ("lookup", 0.8)
     assert result.stats.drafted > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("family", ["mistral", "qwen3"])
+def test_speculative_tokens_are_the_plain_tokens_without_the_kernels_too(
+    family: str, dtype: torch.dtype, temperature: float
+) -> None:
+    target = target_of(family, dtype, trainable=True)
+    assert target.kernels is None
+    answer = plain(family, dtype, temperature, trainable=True)
+    for drafter in (DraftModel(relative_of(family, dtype)), Guesser(half_right([*answer, *[0] * 8], len(PROMPT), 97))):
+        result = Engine(target, drafter).generate(PROMPT, params_at(temperature))
+        assert result.tokens == answer
+        assert result.stats.strict
+        assert result.stats.fallbacks == 0
+        assert result.stats.accepted > 0
 
 
 def test_a_different_model_gives_different_tokens() -> None:

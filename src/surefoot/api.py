@@ -21,6 +21,7 @@ def load(
     device: str = "auto",
     exact: Exactness = "auto",
     prefill_chunk: int = 512,
+    trainable: bool = False,
 ) -> Engine:
     """Loads a target, and a drafter for it.
 
@@ -29,13 +30,15 @@ def load(
         drafter: ``lookup``, ``none``, a draft model named like a target, or any drafter object.
         dtype: ``auto`` keeps the checkpoint's.
         device: ``auto``, or any torch device.
-        exact: ``require`` insists on row-exact arithmetic; ``auto`` takes the fast path and reports ``stats.strict``.
+        exact: ``require`` insists on row-exact arithmetic, which the CPU kernels are; ``auto`` takes the fast path
+            and reports ``stats.strict``.
         prefill_chunk: prompt tokens per forward.
+        trainable: keep the target's weights as torch parameters and compute with torch.
 
     Raises:
         LoadError: with what was found, what was expected and what to do.
     """
-    options = LoadOptions(dtype=dtype, device=device, exact=exact, prefill_chunk=prefill_chunk)
+    options = LoadOptions(dtype=dtype, device=device, exact=exact, prefill_chunk=prefill_chunk, trainable=trainable)
     loaded = load_target(target, options)
     guesser, notes = _drafter(drafter, options, loaded)
     return Engine(
@@ -57,5 +60,5 @@ def _drafter(
     if str(drafter) in DRAFTERS:
         return DRAFTERS[str(drafter)](), ()
     # Drafts are checked whatever they are, so the draft model always takes the fast path.
-    draft = load_draft(drafter, replace(options, exact="auto"), target)
+    draft = load_draft(drafter, replace(options, exact="auto", trainable=False), target)
     return DraftModel(draft.model), draft.notes

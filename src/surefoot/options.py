@@ -162,15 +162,18 @@ class LoadOptions:
     Attributes:
         dtype: ``auto`` keeps the checkpoint's.
         device: ``auto`` takes an accelerator where torch has one, else the CPU; or any torch device string.
-        exact: ``auto`` takes the fast path and reports whether it is row-exact; ``require`` pads rows and attends row
-            by row, plain decoding too, and fails where the self-test finds a difference.
+        exact: whether rows must be exact. On a CPU with the native kernels they are. Elsewhere ``auto`` takes the fast
+            path and reports what it is; ``require`` pads rows and attends row by row, plain decoding too, and fails
+            where the self-test finds a difference.
         prefill_chunk: tokens per prefill forward.
+        trainable: keep the weights as torch parameters, and compute with torch.
     """
 
     dtype: DTypeName = "auto"
     device: str = "auto"
     exact: Exactness = "auto"
     prefill_chunk: int = 512
+    trainable: bool = False
 
     def __post_init__(self) -> None:
         dtypes = ("auto", "float32", "bfloat16", "float16", "float64")

@@ -59,6 +59,19 @@ class KVCache:
         """Nodes of the open round; 0 when none is open."""
         return len(self.transaction.open.parents)
 
+    def fill_committed(self, length: int, generator: torch.Generator) -> None:
+        """Makes the first ``length`` rows committed ones that mean nothing, for a test of the arithmetic."""
+        with torch.inference_mode():
+            drawn = torch.randn(self._rows_LKCD.shape, generator=generator, dtype=torch.float32)
+            self._rows_LKCD.copy_(drawn)
+        self.transaction.begin_commit()
+        self.transaction.end_commit(length)
+
+    @property
+    def address(self) -> int:
+        """Where the rows lie, ``[2 * L, K, C, D]`` in one piece: for kernels on the host."""
+        return self._rows_LKCD.data_ptr()
+
     def rows_to_write(self, start: int, count: int) -> LayerRows:
         """Where each layer puts the keys and values of rows ``start .. start + count - 1``: views ``[N, K, D]``."""
         return self._rows_LKCD.narrow(2, start, count).transpose(1, 2).unbind(0)

@@ -78,7 +78,7 @@ SPECULATIVE = Source(
     only=("num_draft", "acceptance", "draft_sampling"),
     names={"num_draft": ("--num-draft", "--num-draft-tokens")},
 )
-LOAD = Source(record=LoadOptions)
+LOAD = Source(record=LoadOptions, only=("dtype", "device", "exact", "prefill_chunk"))
 
 
 def command_of(

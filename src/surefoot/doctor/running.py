@@ -13,6 +13,7 @@ from surefoot.doctor.speed import Prediction, Trial, predict
 from surefoot.engine import Engine
 from surefoot.errors import LoadError
 from surefoot.models.decoder import DecoderModel
+from surefoot.native import why_not
 from surefoot.options import LoadOptions, SamplingParams, SpeculativeOptions
 from surefoot.prompts import builtin
 from surefoot.prove import Settings, prove
@@ -39,12 +40,15 @@ def check_kernels(engine: Engine, options: LoadOptions) -> Check:
     """Whether a row's bits depend on the rows beside it, as asked for and in the other mode."""
     model = engine.target
     assert isinstance(model, DecoderModel), model
+    if model.kernels is not None:
+        return _native(model.kernels, model.strict)
     fast = _strict(model, "auto", options)
     exact = _strict(model, "require", options)
     model.prepare(exact=options.exact, prefill_chunk=options.prefill_chunk)
     details = (
         f"exact=auto: {'row-exact' if fast else 'not row-exact: nearly equal tokens may swap'}",
         f"exact=require: {'row-exact, at the price of speed' if exact else 'not available here'}",
+        *([f"no native kernels: {reason}"] if (reason := why_not()) else []),
     )
     if model.strict:
         found = f"row-exact with exact={options.exact}: strict, the same bits with and without speculation"
@@ -57,6 +61,16 @@ def check_kernels(engine: Engine, options: LoadOptions) -> Check:
         mend=mend,
         details=details,
     )
+
+
+def _native(instructions: str, strict: bool) -> Check:
+    """The account of our own kernels, whose rows are exact by construction and tested."""
+    name = f"native kernels ({instructions})"
+    if strict:
+        found = f"{name}: row-exact, the same bits with and without speculation"
+        return Check(name="kernels", level="PASS", found=found)
+    mend = "Set SUREFOOT_NATIVE=0 to compute with torch, and report this"
+    return Check(name="kernels", level="FAIL", found=f"{name}: the self-test found rows that differ", mend=mend)
 
 
 def _strict(model: DecoderModel, exact: str, options: LoadOptions) -> bool:

@@ -91,7 +91,7 @@ def _read_model(
     with torch.device("meta"):
         model = DecoderModel(config)
     fill(model, specs, stored, dtype, device)
-    model.prepare(exact=options.exact, prefill_chunk=options.prefill_chunk)
+    model.prepare(exact=options.exact, prefill_chunk=options.prefill_chunk, trainable=options.trainable, release=True)
     return model
 
 

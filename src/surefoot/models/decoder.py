@@ -9,15 +9,16 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from surefoot.cache.kv import KVCache
 from surefoot.errors import CapacityError, LoadError, TargetError
 from surefoot.models.calls import check_capture, check_rounds, check_tokens, own_cache
 from surefoot.models.config import DecoderConfig
 from surefoot.models.forward import Forward, Span
-from surefoot.models.weights import DecoderLayer
-from surefoot.ops.exactness import RowShapes, differing_rows
+from surefoot.models.native_forward import MOST_HEAD_DIM, NATIVE_DTYPES, NativeForward
+from surefoot.models.weights import DecoderLayer, LayerWeights
+from surefoot.native import available
+from surefoot.native.library import Library
 from surefoot.ops.rows import ExactRows, FastRows, RowArithmetic
 from surefoot.options import Exactness
 from surefoot.protocols import Cache
@@ -39,8 +40,10 @@ class DecoderModel(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self._config = config
-        self._forward: Forward | None = None
+        self._forward: Forward | NativeForward | None = None
         self._strict = False
+        self._tested_threads = 0
+        self._released = False
         self._prefill_chunk = 0
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
@@ -49,55 +52,73 @@ class DecoderModel(nn.Module):
         if not config.tied_head:
             self.head = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
 
-    def prepare(self, *, exact: Exactness, prefill_chunk: int) -> None:
-        """Makes the model ready: picks the row arithmetic and tests whether rows are exact.
+    def prepare(self, *, exact: Exactness, prefill_chunk: int, trainable: bool = False, release: bool = False) -> None:
+        """Makes the model ready: lays out its weights and tests whether rows are exact.
 
-        Call it again after moving or changing parameters. With ``exact="auto"`` the fast arithmetic is used and
-        :attr:`strict` says what the test found; with ``"require"`` the exact one, and a difference is a ``LoadError``.
+        On a CPU the native kernels are used for fp32 and bf16 where they were built; their rows are exact in any mode.
+        Elsewhere, and where it is to stay ``trainable``, ``exact="auto"`` takes torch's fastest arithmetic, and
+        :attr:`strict` says what the test found; ``"require"`` takes the exact one, and a difference is a ``LoadError``.
+        Call it again after moving or changing parameters, unless ``release`` let go of them: the kernels' packed
+        weights are then the only ones.
         """
-        rows: RowArithmetic = ExactRows() if exact == "require" else FastRows()
-        layers = [layer.views() for layer in self.layers if isinstance(layer, DecoderLayer)]
-        head = self.embedding if self.head is None else self.head
-        cache_dtype = CPU_CACHE_DTYPE.get(self.dtype, self.dtype) if self.device.type == "cpu" else self.dtype
+        if self._released:
+            raise LoadError("the weights were packed and let go of; expected them to be there. Load the model again")
+        kernels = available() if self._fits_kernels() and not trainable else None
         with torch.inference_mode():
-            self._forward = Forward(
-                config=self._config,
-                layers=layers,
-                norm=self.norm.detach(),
-                head=head.detach(),
-                rows=rows,
-                cache_dtype=cache_dtype,
-            )
-            found = differing_rows(rows, self._row_shapes(head, cache_dtype), stop_early=exact == "auto")
+            if kernels is None:
+                self._forward = self._torch_forward(ExactRows() if exact == "require" else FastRows())
+            else:
+                self._forward = self._native_forward(kernels)
+            found = self._forward.differing_rows(stop_early=exact == "auto")
         if found and exact == "require":
             raise LoadError(
                 f"exact arithmetic was required, and here rows differ in {', '.join(found)}; expected the same "
                 "bits at every number of rows. Load with exact='auto', or in another dtype"
             )
+        if release and kernels is not None:
+            self._release()
         self._strict = not found
+        self._tested_threads = torch.get_num_threads()
         self._prefill_chunk = prefill_chunk
 
-    def _row_shapes(self, head: Tensor, cache_dtype: torch.dtype) -> RowShapes:
-        first = self._ready().layers[0]
-        return RowShapes(
-            linears={
-                "query, key and value": (first.qkv, first.qkv_bias),
-                "attention output": (first.out, first.out_bias),
-                "gate and up": (first.gate_up, first.gate_up_bias),
-                "down": (first.down, first.down_bias),
-                "output head": (head.detach(), None),
-            },
-            hidden_size=self._config.hidden_size,
-            intermediate_size=self._config.intermediate_size,
-            num_heads=self._config.num_heads,
-            num_kv_heads=self._config.num_kv_heads,
-            head_dim=self._config.head_dim,
-            attention_dtype=cache_dtype,
-            windows=tuple(dict.fromkeys(self._config.windows)),
-            context_length=self._config.context_length,
+    def _fits_kernels(self) -> bool:
+        return self.device.type == "cpu" and self.dtype in NATIVE_DTYPES and self._config.head_dim <= MOST_HEAD_DIM
+
+    def _views(self) -> list[LayerWeights]:
+        return [layer.views() for layer in self.layers if isinstance(layer, DecoderLayer)]
+
+    def _torch_forward(self, rows: RowArithmetic) -> Forward:
+        head = self.embedding if self.head is None else self.head
+        cache_dtype = CPU_CACHE_DTYPE.get(self.dtype, self.dtype) if self.device.type == "cpu" else self.dtype
+        return Forward(
+            config=self._config,
+            layers=self._views(),
+            norm=self.norm.detach(),
+            embedding=self.embedding.detach(),
+            head=head.detach(),
+            rows=rows,
+            cache_dtype=cache_dtype,
         )
 
-    def _ready(self) -> Forward:
+    def _native_forward(self, kernels: Library) -> NativeForward:
+        return NativeForward(
+            config=self._config,
+            layers=self._views(),
+            norm=self.norm.detach(),
+            embedding=self.embedding.detach(),
+            head=None if self.head is None else self.head.detach(),
+            library=kernels,
+            cache_dtype=CPU_CACHE_DTYPE.get(self.dtype, self.dtype),
+        )
+
+    def _release(self) -> None:
+        """Lets go of every parameter but an embedding that is not the head: the kernels hold them packed."""
+        self._released = True
+        for name, parameter in self.named_parameters():
+            if name != "embedding" or self.head is None:
+                parameter.data = parameter.data.new_empty(0)
+
+    def _ready(self) -> Forward | NativeForward:
         if self._forward is None:
             raise TargetError(
                 "the model was used before its weights were ready; expected a loaded model. Call prepare first"
@@ -141,8 +162,18 @@ class DecoderModel(nn.Module):
 
     @property
     def strict(self) -> bool:
-        """Whether the self-test found a row's bits independent of the rows beside it."""
+        """Whether the self-test found a row's bits independent of the rows beside it; run again where the number of
+        threads is another."""
+        if self._forward is not None and self._tested_threads != torch.get_num_threads():
+            with torch.inference_mode():
+                self._strict = not self._forward.differing_rows(stop_early=True)
+            self._tested_threads = torch.get_num_threads()
         return self._strict
+
+    @property
+    def kernels(self) -> str | None:
+        """The instruction set of the native kernels it runs on; None where torch computes."""
+        return self._forward.instructions if isinstance(self._forward, NativeForward) else None
 
     def new_cache(self, length: int, *, spare: int = 0) -> KVCache:
         """An empty cache for one sequence of at most ``length`` tokens, with room for ``spare`` tentative ones beyond.
@@ -199,7 +230,7 @@ class DecoderModel(nn.Module):
             nodes = transaction.extended(range(-1, len(chunk) - 1))
             with torch.inference_mode():
                 tokens = torch.tensor(chunk, dtype=torch.int64, device=self.device)
-                x = functional.embedding(tokens, self.embedding)
+                x = forward.embed(tokens)
                 x, layers = forward.run(x, [Span(cache, nodes, len(chunk))], capture.layers)
                 first = 0 if capture.logits else len(chunk) - 1 if is_last else len(chunk)
                 final = forward.normalise(x if capture.final else x[first:])
@@ -221,7 +252,7 @@ class DecoderModel(nn.Module):
             self._check_context(span.cache.length + max(span.nodes.depths) + 1)
         with torch.inference_mode():
             tokens = [tree.tokens.to(self.device) for tree, _ in rounds]
-            x = functional.embedding(tokens[0] if len(tokens) == 1 else torch.cat(tokens), self.embedding)
+            x = forward.embed(tokens[0] if len(tokens) == 1 else torch.cat(tokens))
             x, layers = forward.run(x, spans, capture.layers)
             final = forward.normalise(x)
             logits = forward.unembed(final)
@@ -234,7 +265,8 @@ class DecoderModel(nn.Module):
         if tokens.dtype != torch.int64:
             raise TargetError(f"embed was given tokens of {tokens.dtype}; expected torch.int64")
         with torch.inference_mode():
-            return functional.embedding(tokens.to(self.device), self.embedding)
+            flat = self._ready().embed(tokens.to(self.device).reshape(-1))
+            return flat.view(*tokens.shape, self._config.hidden_size)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits of normalised hidden states: ``[..., H] -> [..., V]``, widened to fp32 at least."""

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from surefoot.cache.base import OpenNodes
 from surefoot.cache.kv import KVCache, LayerRows
 from surefoot.models.config import DecoderConfig
 from surefoot.models.weights import LayerWeights
 from surefoot.ops.attention import Round, Sight
+from surefoot.ops.exactness import RowShapes, differing_rows
 from surefoot.ops.norm import rms_norm
 from surefoot.ops.rope import Factors, RopeTables, rotate
 from surefoot.ops.rows import RowArithmetic
@@ -49,6 +51,7 @@ class Forward:
         config: DecoderConfig,
         layers: Sequence[LayerWeights],
         norm: Tensor,
+        embedding: Tensor,
         head: Tensor,
         rows: RowArithmetic,
         cache_dtype: torch.dtype,
@@ -56,6 +59,7 @@ class Forward:
         self.layers = tuple(layers)
         self.cache_dtype = cache_dtype
         self._norm, self._head, self._rows, self._eps = norm, head, rows, config.rms_norm_eps
+        self._config, self._embedding = config, embedding
         self._heads = (config.num_heads + config.num_kv_heads, config.num_kv_heads)
         self._rotated_heads = (config.num_heads, config.num_kv_heads)
         self._group = config.num_heads // config.num_kv_heads
@@ -65,6 +69,32 @@ class Forward:
         # fp32 tables serve half-width models as they are: the rotation is computed, and its result cached, in fp32.
         wide = torch.float64 if norm.dtype == torch.float64 else torch.float32
         self.rope_tables = RopeTables(config.rope, dtype=wide, device=norm.device)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Input embeddings ``[..., H]`` of int64 tokens."""
+        return functional.embedding(tokens, self._embedding)
+
+    def differing_rows(self, *, stop_early: bool) -> list[str]:
+        """The classes of shapes in which some row's bits depend on the rows beside it, as far as a test can tell."""
+        config, first = self._config, self.layers[0]
+        shapes = RowShapes(
+            linears={
+                "query, key and value": (first.qkv, first.qkv_bias),
+                "attention output": (first.out, first.out_bias),
+                "gate and up": (first.gate_up, first.gate_up_bias),
+                "down": (first.down, first.down_bias),
+                "output head": (self._head, None),
+            },
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            attention_dtype=self.cache_dtype,
+            windows=self._distinct_windows,
+            context_length=config.context_length,
+        )
+        return differing_rows(self._rows, shapes, stop_early=stop_early)
 
     def run(self, x: Tensor, spans: Sequence[Span], capture: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Embedded rows ``[N, H]``, the spans' one after the other, to the residual stream after the last layer.

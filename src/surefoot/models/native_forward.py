@@ -1,0 +1,291 @@
+"""The same pass of rows as ``forward.py`` on the native kernels: whole blocks per call, rows exact by construction.
+
+Weights are packed once and held once; a tied head serves as embedding too. Roundings are those of the torch path, save
+that logits stay fp32.
+
+Shape suffixes: N rows of the forward, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from surefoot.cache.kv import KVCache
+from surefoot.errors import TargetError
+from surefoot.models.config import DecoderConfig
+from surefoot.models.forward import Span
+from surefoot.models.weights import LayerWeights
+from surefoot.native import Packed, normalise, pack, pack_pairs, product, unpack_rows
+from surefoot.native.library import Library
+from surefoot.native.records import KIND_ATTENTION, KIND_COPY, KIND_MLP, Attention, Mlp, type_code
+from surefoot.ops.rope import RopeTables
+from surefoot.tree import path_to
+
+IntArray: TypeAlias = NDArray[np.int64]
+
+NATIVE_DTYPES = (torch.float32, torch.bfloat16)
+MOST_HEAD_DIM = 256
+
+ROW_COUNTS = (2, 3, 4, 7, 8, 9, 16)
+"""Rows side by side in the self-test."""
+HEAD_SHARES = ((0, 1), (3, 5), (1, 4), (2, 9), (5, 14), (15, 16))
+TREE = (-1, 0, 0, 1, 1, 2, 2, 3)
+CONTEXT = 37
+"""Keys committed before the rows under test."""
+
+_FEW = 16
+"""Rows laid out one by one; more are laid out together."""
+
+
+class NativeForward:
+    """The weights of a decoder packed for the kernels, with their RoPE tables.
+
+    Args:
+        config: the decoder's shape.
+        layers: its weights, which are read and not kept.
+        norm, embedding: likewise; the embedding is kept where the head is another matrix.
+        head: the output head, None where the embedding is it.
+        library: the kernels.
+        cache_dtype: what keys and values are kept in.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: DecoderConfig,
+        layers: Sequence[LayerWeights],
+        norm: Tensor,
+        embedding: Tensor,
+        head: Tensor | None,
+        library: Library,
+        cache_dtype: torch.dtype,
+    ) -> None:
+        self.cache_dtype = cache_dtype
+        self.rope_tables = RopeTables(config.rope, dtype=torch.float32, device=norm.device)
+        self._library, self._config = library, config
+        self._dtype, self._type = norm.dtype, type_code(norm.dtype)
+        self._norm = norm.float().contiguous()
+        self._head = pack(embedding if head is None else head, None)
+        self._embedding = None if head is None else embedding
+        self._kept: list[object] = []
+        self._blocks = [self._layer(index, weights) for index, weights in enumerate(layers)]
+        self._programs: dict[tuple[int, ...], IntArray] = {}
+
+    @property
+    def instructions(self) -> str:
+        """The instruction set of the kernels."""
+        return self._library.instructions
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Input embeddings ``[N, H]`` of int64 ``[N]``."""
+        if self._embedding is not None:
+            return functional.embedding(tokens, self._embedding)
+        return unpack_rows(self._head, tokens)
+
+    def run(self, x: Tensor, spans: Sequence[Span], capture: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """As :meth:`surefoot.models.forward.Forward.run`; ``x [N, H]`` is changed in place.
+
+        Raises:
+            TargetError: no memory was left for what lies between the layers.
+        """
+        steps = self._program(tuple(sorted(set(capture))))
+        captured = {}
+        if capture:
+            steps = steps.copy()
+            captured = {layer: torch.empty_like(x) for layer in sorted(set(capture))}
+            steps[steps[:, 0] == KIND_COPY, 2] = [copy.data_ptr() for copy in captured.values()]
+        self._compute(x, spans, steps)
+        return x, tuple(captured[layer] for layer in capture)
+
+    def _compute(self, x: Tensor, spans: Sequence[Span], steps: IntArray) -> None:
+        rows, sequences, seen = _layout(spans)
+        call = np.array(
+            [
+                self._type,
+                x.shape[0],
+                x.shape[1],
+                x.data_ptr(),
+                _address(rows),
+                _address(sequences),
+                _address(seen),
+                _address(steps),
+                len(steps),
+            ],
+            dtype=np.int64,
+        )
+        if self._library.forward(_address(call)):
+            raise TargetError(f"no memory was left for a forward of {x.shape[0]} rows; expected room for it")
+
+    def normalise(self, x_NH: Tensor) -> Tensor:
+        """The normalised hidden states that the output head reads."""
+        return normalise(x_NH, self._norm, self._config.rms_norm_eps)
+
+    def unembed(self, hidden_NH: Tensor) -> Tensor:
+        """Logits of normalised hidden states, fp32 ``[N, V]``."""
+        return product(hidden_NH.contiguous(), self._head)
+
+    def differing_rows(self, *, stop_early: bool) -> list[str]:
+        """The parts in which some row's bits depend on the rows beside it, as far as a test can tell that computes the
+        head and one layer of each window."""
+        found = []
+        for name, differs in self._checks():
+            if differs():
+                found.append(name)
+                if stop_early:
+                    break
+        return found
+
+    def _checks(self) -> Iterator[tuple[str, Callable[[], bool]]]:
+        generator = torch.Generator().manual_seed(0)
+        x_NH = torch.randn(max(ROW_COUNTS), self._config.hidden_size, generator=generator).to(self._dtype)
+        yield "the output head", partial(self._head_differs, x_NH)
+        for window in dict.fromkeys(self._config.windows):
+            name = "a layer" if window is None else f"a layer of window {window}"
+            yield name, partial(self._layer_differs, x_NH, self._config.windows.index(window), generator)
+
+    def _head_differs(self, x_NH: Tensor) -> bool:
+        hidden_NH = self.normalise(x_NH)
+        together = self.unembed(hidden_NH)
+        return any(
+            not torch.equal(self.unembed(self.normalise(x_NH[start:stop].clone())), together[start:stop])
+            for start, stop in HEAD_SHARES
+        )
+
+    def _layer_differs(self, x_NH: Tensor, layer: int, generator: torch.Generator) -> bool:
+        """Whether some node of a chain or tree comes out otherwise than at the end of its path, row after row."""
+        config, most = self._config, max(ROW_COUNTS)
+        length = min(CONTEXT, config.context_length - most)
+        cache = KVCache(
+            owner=self,
+            capacity=length + most,
+            num_layers=layer + 1,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            rope=self.rope_tables.table(length + most),
+            like=torch.empty(0, dtype=self.cache_dtype),
+        )
+        cache.fill_committed(length, generator)
+        steps = self._program(())[2 * layer : 2 * layer + 2]
+
+        def compute(rows: Sequence[int], parents: Sequence[int]) -> Tensor:
+            nodes = cache.transaction.extended(parents)
+            x = x_NH[list(rows)].clone()
+            self._compute(x, [Span(cache, nodes, len(rows))], steps)
+            return x
+
+        def alone(path: Sequence[int]) -> Tensor:
+            outs = []
+            for node in path:
+                outs.append(compute([node], [-1]))
+                cache.transaction.open = cache.transaction.extended([-1])
+                cache.commit([0])
+            cache.truncate(length)
+            return torch.cat(outs)
+
+        chain = alone(range(most))
+        if any(not torch.equal(compute(range(n), range(-1, n - 1)), chain[:n]) for n in ROW_COUNTS):
+            return True
+        together = compute(range(len(TREE)), TREE)
+        paths = [path_to(TREE, node) for node in range(len(TREE))]
+        return any(not torch.equal(alone(path)[-1], together[path[-1]]) for path in paths)
+
+    def _layer(self, index: int, weights: LayerWeights) -> tuple[int, int]:
+        """Addresses of a layer's two blocks."""
+        config = self._config
+        qkv, out = pack(weights.qkv, weights.qkv_bias), pack(weights.out, weights.out_bias)
+        norms = [weights.attention_norm.float().contiguous(), weights.mlp_norm.float().contiguous()]
+        head_norm = None if weights.qk_norm is None else weights.qk_norm.float().contiguous()
+        attention = Attention(
+            qkv=qkv.record,
+            out=out.record,
+            norm=norms[0].data_ptr(),
+            head_norm=None if head_norm is None else head_norm.data_ptr(),
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            window=config.windows[index] or 0,
+            layer=index,
+            cache_type=type_code(self.cache_dtype),
+            eps=config.rms_norm_eps,
+            scale=config.head_dim**-0.5,
+        )
+        inner = config.intermediate_size
+        gate_up, down = _pack_gate_up(weights, inner), pack(weights.down, weights.down_bias)
+        mlp = Mlp(
+            gate_up=gate_up.record, down=down.record, norm=norms[1].data_ptr(), inner=inner, eps=config.rms_norm_eps
+        )
+        self._kept += [qkv, out, gate_up, down, norms, head_norm, attention, mlp]
+        return attention.address, mlp.address
+
+    def _program(self, layers: tuple[int, ...]) -> IntArray:
+        """The steps of a forward, ``[steps, 3]``: each layer's blocks, and a copy after each of ``layers``."""
+        known = self._programs.get(layers)
+        if known is None:
+            steps = []
+            for index, (attention, mlp) in enumerate(self._blocks):
+                steps += [(KIND_ATTENTION, attention, 0), (KIND_MLP, mlp, 0)]
+                if index in layers:
+                    steps.append((KIND_COPY, 0, 0))
+            known = self._programs[layers] = np.array(steps, dtype=np.int64)
+        return known
+
+
+def _pack_gate_up(weights: LayerWeights, inner: int) -> Packed:
+    biases = (None, None) if weights.gate_up_bias is None else weights.gate_up_bias.split(inner)
+    gate, up = weights.gate_up.split(inner)
+    return pack_pairs(gate, up, biases)
+
+
+def _address(array: IntArray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _layout(spans: Sequence[Span]) -> tuple[IntArray, IntArray, IntArray]:
+    """The records ``Row [N, 6]`` and ``Sequence [S, 5]`` of a forward, and the places its rows see of their rounds."""
+    if len(spans) == 1 and spans[0].nodes.is_chain and spans[0].num_new > _FEW:
+        rows, seen = _chain_rows(spans[0])
+    else:
+        rows, seen = _rows(spans)
+    sequences = []
+    for span in spans:
+        first, second = span.cache.rope.reserve(span.cache.length + len(span.nodes.parents))
+        place = span.cache.address
+        sequences.append((place, span.cache.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1]))
+    return rows, np.array(sequences, dtype=np.int64), seen
+
+
+def _chain_rows(span: Span) -> tuple[IntArray, IntArray]:
+    stop = span.cache.length + len(span.nodes.parents)
+    places = np.arange(stop - span.num_new, stop, dtype=np.int64)
+    rows = np.empty((span.num_new, 6), dtype=np.int64)
+    rows[:, 0] = 0
+    rows[:, 1:4] = places[:, None]
+    rows[:, 4] = np.arange(span.num_new)
+    rows[:, 5] = 1
+    return rows, places
+
+
+def _rows(spans: Sequence[Span]) -> tuple[IntArray, IntArray]:
+    rows: list[tuple[int, int, int, int, int, int]] = []
+    seen: list[int] = []
+    for index, (cache, (parents, depths, is_chain), num_new) in enumerate((s.cache, s.nodes, s.num_new) for s in spans):
+        length = cache.length
+        for node in range(len(parents) - num_new, len(parents)):
+            place = length + node
+            if is_chain:  # all before it lies in one piece, committed or not
+                rows.append((index, place, place, place, len(seen), 1))
+                seen.append(place)
+            else:
+                path = path_to(parents, node)
+                rows.append((index, length + depths[node], place, length, len(seen), len(path)))
+                seen += [length + ancestor for ancestor in path]
+    return np.array(rows, dtype=np.int64), np.array(seen, dtype=np.int64)
