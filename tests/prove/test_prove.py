@@ -131,8 +131,8 @@ def test_a_verifier_that_accepts_anything_is_a_divergence(monkeypatch: pytest.Mo
             path=path, fed=fed, next_token=int(logits[-1].argmax()), next_origin="bonus", num_drafted=len(path) - 1
         )
 
-    monkeypatch.setattr("surefoot.engine.verify", accept_all)
-    monkeypatch.setattr("surefoot.engine.verify_reject", accept_all)
+    monkeypatch.setattr("surefoot.opening.verify", accept_all)
+    monkeypatch.setattr("surefoot.opening.verify_reject", accept_all)
     wrong = Guesser(lambda context: [[0, 0, 0]])
     assert prove_tables(Engine(TableTarget(), wrong)).conclusion == "divergence"
 
