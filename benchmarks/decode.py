@@ -1,8 +1,8 @@
 """Surefoot beside its peers: whole requests and whole forwards on the same weights, each engine in its own process.
 
 Arms take turns on fresh random prompts, greedy; every figure is a median over the turns of one run. Decoding is timed
-from the first token to the last, prefill up to the first. Models are made here, and converted, in the folder ``--cache``;
-``make peers`` installs the other engines.
+from the first token to the last, prefill up to the first. Models are made here, and converted, in the folder
+``--cache``; ``make peers`` installs the other engines.
 
     python -m benchmarks.decode --cache ~/.cache/surefoot-benchmarks --only plain --models 14m
 """

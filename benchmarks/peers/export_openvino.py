@@ -1,5 +1,5 @@
-"""Writes a checkpoint as OpenVINO's intermediate representation, fp32, with its tokenizer; a process of its own, so that
-the exporter's libraries are not beside what is measured.
+"""Writes a checkpoint as OpenVINO's intermediate representation, fp32, with its tokenizer: a process of its own, so
+that the exporter's libraries are not beside what is measured.
 
     python export_openvino.py CHECKPOINT OUTPUT
 """

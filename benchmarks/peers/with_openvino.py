@@ -1,7 +1,7 @@
 """``openvino-genai``, from an intermediate representation that ``optimum-intel`` exports from the same checkpoint.
 
-Weights are kept in fp32 on disk and computed in the dtype that is asked for; keys and values are kept in that dtype too,
-where the library's default would quantise them.
+Weights are kept in fp32 on disk and computed in the dtype that is asked for; keys and values are kept in that dtype,
+too, where the library's default would quantise them.
 """
 
 from __future__ import annotations
