@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from surefoot.cli import COMMANDS, run
+from surefoot.cli.settings_text import TEMPLATE, write
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -69,8 +70,13 @@ def test_other_commands_are_run_by_other_tests(line: str) -> None:
 def test_the_commands_run_as_they_stand(
     desk: Path, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In order: the settings file that one line writes is changed and read by the next ones."""
+    """Lines may run in any order: the settings file that one of them writes is there for the others."""
     arguments = words(line)[1:]
+    settings = desk / "settings" / "surefoot" / "config.toml"
+    if arguments[0] == "init":
+        settings.unlink(missing_ok=True)
+    elif not settings.exists():
+        write(settings, TEMPLATE)
     monkeypatch.setattr(sys, "stdin", io.StringIO("def add(a, b):\n"))
     if PUBLIC.search(line):
         assert "# downloads" in line, "what fetches something says so"
