@@ -131,17 +131,17 @@ def test_norm_is_the_textbook_one_and_exact_in_rows(dtype: torch.dtype) -> None:
 
 
 def test_a_model_reports_what_the_self_test_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_model("llama", torch.float32, exact="require").strict
+    assert make_model("llama", torch.float32, trainable=True, exact="require").strict
     monkeypatch.setattr(decoder, "FastRows", CountsInActivation)
-    assert not make_model("llama", torch.float32, intermediate_size=44).strict
+    assert not make_model("llama", torch.float32, trainable=True, intermediate_size=44).strict
     monkeypatch.setattr(decoder, "FastRows", ExactRows)
-    assert make_model("llama", torch.float32).strict
+    assert make_model("llama", torch.float32, trainable=True).strict
 
 
 def test_required_exactness_fails_by_the_name_of_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "ExactRows", CountsInActivation)
     with pytest.raises(LoadError, match="activation of width 80"):
-        make_model("llama", torch.float32, exact="require")
+        make_model("llama", torch.float32, trainable=True, exact="require")
 
 
 def test_fast_rows_are_a_library_call_each() -> None:
