@@ -37,10 +37,10 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"min": min(values), "median": median(values), "max": max(values)}
 
 
-def write_result(name: str, body: Mapping[str, object]) -> Path:
-    """Writes ``results/<name>.json`` with the run's provenance."""
+def write_result(name: str, body: Mapping[str, object], *, device: str = "cpu") -> Path:
+    """Writes ``results/<name>.json`` with the run's provenance; ``device`` names what it ran on."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    document = {"provenance": Provenance.collect().as_json(), **body}
+    document = {"provenance": Provenance.collect(device).as_json(), **body}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return path

@@ -1,7 +1,8 @@
 """Batches of packed documents, a pure function of the seed and a small resumable position."""
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ from torch import Tensor
 class Source:
     """Windows of one token array: each epoch shuffles the documents, packs them and cuts from a random offset."""
 
-    def __init__(self, path: Path, seed: int, name: str) -> None:
+    def __init__(self, path: Path, seed: int) -> None:
         arrays = np.load(path)
         tokens, starts = arrays["tokens"], arrays["starts"]
         self.documents = [tokens[a:b] for a, b in itertools.pairwise(starts)]
-        self.seed = [seed, *name.encode()]
+        self.seed = [seed, *path.stem.encode()]
         self.epoch = -1
         self.used = 0
         self.length = 0
@@ -52,31 +53,36 @@ class Source:
 
 @dataclass(slots=True, kw_only=True)
 class Mixture:
-    """Library code and test code, mixed row by row at a given share of tests."""
+    """Several sources, mixed row by row at given shares."""
 
-    code: Source
-    test: Source
-    owed: float = 0.0
+    sources: dict[str, Source]
+    owed: dict[str, float] = field(default_factory=dict)
 
-    def batch(self, rows: int, length: int, test_share: float) -> Tensor:
-        """Returns token ids [rows, length + 1]; over time a share `test_share` of the rows is test code."""
+    @classmethod
+    def read(cls, work: Path, names: tuple[str, ...], seed: int) -> "Mixture":
+        """Returns the mixture of the work folder's token arrays of these names."""
+        return cls(sources={name: Source(work / f"{name}.npz", seed) for name in names})
+
+    def batch(self, rows: int, length: int, shares: Mapping[str, float]) -> Tensor:
+        """Returns token ids [rows, length + 1]; over time each source fills its share of the rows."""
         windows = []
         for _ in range(rows):
-            self.owed += test_share
-            from_tests = self.owed >= 1.0
-            self.owed -= float(from_tests)
-            windows.append((self.test if from_tests else self.code).take(length))
+            for name, share in shares.items():
+                self.owed[name] = self.owed.get(name, 0.0) + share
+            chosen = max(shares, key=lambda name: self.owed[name])
+            self.owed[chosen] -= 1.0
+            windows.append(self.sources[chosen].take(length))
         return torch.from_numpy(np.stack(windows).astype(np.int64))
 
     def state(self) -> dict[str, object]:
-        """Returns the position of both sources."""
-        return {"code": self.code.position(), "test": self.test.position(), "owed": self.owed}
+        """Returns the position of all sources."""
+        return {"positions": {name: source.position() for name, source in self.sources.items()}, "owed": self.owed}
 
     def restore(self, state: dict[str, object]) -> None:
         """Continues from a `state`."""
-        self.code.seek(state["code"])  # type: ignore[arg-type]  # written by `state`
-        self.test.seek(state["test"])  # type: ignore[arg-type]  # written by `state`
-        self.owed = float(state["owed"])  # type: ignore[arg-type]  # written by `state`
+        for name, source in self.sources.items():
+            source.seek(state["positions"][name])  # type: ignore[index]  # written by `state`
+        self.owed = dict(state["owed"])  # type: ignore[call-overload]  # written by `state`
 
 
 def held_out_batches(path: Path, length: int, rows: int) -> list[Tensor]:

@@ -20,5 +20,5 @@ def load_checkpoint(path: Path) -> dict[str, object] | None:
     """Returns the saved state, None when there is none yet."""
     if not path.exists():
         return None
-    state: dict[str, object] = torch.load(path, weights_only=False)
+    state: dict[str, object] = torch.load(path, map_location="cpu", weights_only=False)
     return state

@@ -1,9 +1,10 @@
-"""The training text: which standard library files are read, and which modules are held out.
+"""The standard library's part of the text: which files are read, and which modules are held out.
 
 Files come from the running Python's own standard library, in sorted order. Files that are data rather than program
 text (character tables, generated help topics) are skipped by a measured share of digits and by a short list.
 """
 
+import string
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ SKIPPED_FOLDERS = frozenset({"site-packages", "__pycache__", "cjkencodings", "en
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """One readable source file: its path below the standard library, its text, whether it is part of a test suite."""
+    """One readable source file: its path below its root, its text, whether it is part of a test suite."""
 
     path: str
     text: str
@@ -53,9 +54,14 @@ class SourceFile:
 
 
 def digit_share(text: str) -> float:
-    """Returns the share of digits among the characters that are not white space; tables of numbers score high."""
-    visible = [character for character in text if not character.isspace()]
-    return sum(character.isdigit() for character in visible) / max(1, len(visible))
+    """Returns the share of ASCII digits among the characters that are not white space; tables of numbers score high."""
+    visible = sum(map(len, text.split()))
+    return sum(map(text.count, string.digits)) / max(1, visible)
+
+
+def is_program(text: str) -> bool:
+    """Returns whether `text` is neither tiny nor mostly numbers."""
+    return len(text) >= MIN_CHARACTERS and digit_share(text) <= MAX_DIGIT_SHARE
 
 
 def read_source(root: Path, path: Path) -> SourceFile | None:
@@ -68,8 +74,7 @@ def read_source(root: Path, path: Path) -> SourceFile | None:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return None
-    is_program = len(text) >= MIN_CHARACTERS and digit_share(text) <= MAX_DIGIT_SHARE
-    if not is_program:
+    if not is_program(text):
         return None
     return SourceFile(path=name, text=text, is_test=bool(TEST_FOLDERS.intersection(relative.parts)))
 

@@ -1,7 +1,7 @@
-"""Finishes the draft on what it will meet: the target's own continuations, mixed with library text.
+"""Trains the draft on what it will meet: the target's own continuations, mixed with real text.
 
     python -m recipes.pebble.distill --work /path/to/work --sample
-    python -m recipes.pebble.distill --work /path/to/work --steps 700
+    python -m recipes.pebble.distill --work /path/to/work
 
 The first command samples the continuations, the second trains on them. The loss is the KL divergence from the target,
 then, over the last part, the total variation distance: one minus it is the acceptance of an ideal coupling.
@@ -11,38 +11,43 @@ import argparse
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from recipes.pebble.batches import Source
+from recipes.pebble.batches import Mixture, held_out_batches
 from recipes.pebble.checkpoint import load_checkpoint, save_checkpoint
 from recipes.pebble.generate import continue_prompts
-from recipes.pebble.losses import tied_distance
-from recipes.pebble.network import DRAFT, TARGET, Network
-from recipes.pebble.optimizer import Muon
+from recipes.pebble.losses import divergence, variation
+from recipes.pebble.network import DRAFT, TARGET, Network, build_network
+from recipes.pebble.optimizer import build_optimizers
+from recipes.pebble.prepare import MAX_POSITIONS
+from recipes.pebble.train import COMPARED_LENGTH, default_device, held_out_loss
 from torch import Tensor
 
-PROMPT_LENGTHS = (32, 96, 160)
-WINDOW = 288
-SAMPLE_ROWS = 256
-GREEDY_SHARE = 0.25
-TEMPERATURE = 0.8
+PROMPT_LENGTHS = (32, 96, 160, 256)
+TEMPERATURES = (0.0, 0.8, 0.8, 0.8, 1.0)
+WINDOW = 512
+VARIATION_TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The schedule; the learning rate falls linearly to zero."""
+    """The schedule: learning rates fall linearly to zero; shares are of the windows of real text."""
 
     steps: int
-    rows: int = 20
-    library_rows: int = 8
-    variation_share: float = 0.3
-    warmup_steps: int = 10
-    matrix_lr: float = 0.004
-    vector_lr: float = 0.001
-    weight_decay: float = 0.0
+    sampled_windows: int = 96
+    real_rows: int = 8
+    variation_share: float = 0.4
+    warmup_steps: int = 50
+    matrix_lr: float = 0.02
+    vector_lr: float = 0.003
+    weight_decay: float = 0.01
+    shares: dict[str, float] = field(
+        default_factory=lambda: {"packages": 0.65, "code": 0.30, "test": 0.05}
+    )
     seed: int = 21
 
     def lr_factor(self, step: int) -> float:
@@ -54,155 +59,161 @@ class Plan:
         return step >= self.steps * (1 - self.variation_share)
 
 
-def load_network(state: dict[str, object], name: str) -> Network:
-    """Returns one network of a training checkpoint."""
-    network = Network({"target": TARGET, "draft": DRAFT}[name])
-    network.load_state_dict(state["networks"][name])  # type: ignore[index]  # written by `train`
-    return network
+def load_target(work: Path, device: torch.device) -> Network:
+    """Returns the trained target of the work folder.
 
-
-def sample(target: Network, source: Source, seconds: float, seed: int) -> np.ndarray:
-    """Returns windows [N, WINDOW] of library prompts continued by the target, as many as fit in `seconds`.
-
-    A quarter of the batches is greedy; the others are sampled at temperature 0.8.
+    Raises FileNotFoundError when it was not trained yet.
     """
-    random = torch.Generator().manual_seed(seed)
-    batches, end = [], time.monotonic() + seconds
-    while time.monotonic() < end:
-        prompt = PROMPT_LENGTHS[len(batches) % len(PROMPT_LENGTHS)]
-        greedy = len(batches) % round(1 / GREEDY_SHARE) == 0
-        windows = np.stack([source.take(WINDOW)[:prompt] for _ in range(SAMPLE_ROWS)])
-        prompts = torch.from_numpy(windows.astype(np.int64))
-        continued = continue_prompts(target, prompts, WINDOW - prompt, 0.0 if greedy else TEMPERATURE, random)
-        batches.append(continued.numpy().astype(np.uint16))
+    state = load_checkpoint(work / "train.pt")
+    if state is None:
+        raise FileNotFoundError(f"no train.pt in {work}; run recipes.pebble.train first")
+    network = Network(TARGET).to(device)
+    network.load_state_dict(state["network"])  # type: ignore[arg-type]  # written by `train`
+    return network.requires_grad_(False)
+
+
+def sample(
+    target: Network, prompts: Mixture, plan: Plan, *, windows: int, rows: int, device: torch.device
+) -> np.ndarray:
+    """Returns at least `windows` windows [N, WINDOW] of real prompts continued by the target, `rows` at once."""
+    random = torch.Generator(device).manual_seed(plan.seed)
+    batches = []
+    for index in range(math.ceil(windows / rows)):
+        length = PROMPT_LENGTHS[index % len(PROMPT_LENGTHS)]
+        temperature = TEMPERATURES[index % len(TEMPERATURES)]
+        start = prompts.batch(rows, WINDOW, plan.shares)[:, :length].to(device)
+        continued = continue_prompts(target, start, WINDOW - length, temperature, random)
+        batches.append(continued.cpu().numpy().astype(np.uint16))
     return np.concatenate(batches)
+
+
+@lru_cache(maxsize=2)
+def shuffled(count: int, seed: int, epoch: int) -> np.ndarray:
+    """Returns an order of `count` things, another one in each epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 class Run:
     """The frozen target, the draft, its optimizers and the position in the sampled windows."""
 
-    def __init__(self, work: Path, plan: Plan) -> None:
-        self.path, self.plan = work / "distill.pt", plan
-        state = load_checkpoint(work / "train.pt")
-        if state is None:
-            raise FileNotFoundError(f"no train.pt in {work}; run recipes.pebble.train first")
-        self.target, self.draft = load_network(state, "target"), load_network(state, "draft")
-        matrices = list(self.draft.matrices())
-        taken = {id(weight) for weight, _ in matrices}
-        vectors = [weight for weight in self.draft.parameters() if id(weight) not in taken]
-        self.optimizers: dict[str, torch.optim.Optimizer] = {
-            "matrices": Muon(matrices, lr=plan.matrix_lr, weight_decay=plan.weight_decay),
-            "vectors": torch.optim.AdamW(vectors, lr=plan.vector_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-        }
+    def __init__(self, work: Path, plan: Plan, device: torch.device) -> None:
+        self.path, self.plan, self.device = work / "distill.pt", plan, device
+        self.target = load_target(work, device)
+        self.network = build_network(DRAFT, plan.seed).to(device)
+        self.optimizers = build_optimizers(
+            self.network, matrix_lr=plan.matrix_lr, vector_lr=plan.vector_lr, weight_decay=plan.weight_decay
+        )
         self.sampled = np.load(work / "sampled.npy")
-        self.library = Source(work / "code.npz", plan.seed, "library")
-        self.compiled = {
-            "target": torch.compile(self.target, dynamic=False),
-            "draft": torch.compile(self.draft, dynamic=False),
+        self.mixture = Mixture.read(work, tuple(plan.shares), plan.seed)
+        self.losses = {
+            "kl": torch.compile(self._divergence, dynamic=False),
+            "variation": torch.compile(self._variation, dynamic=False),
         }
         self.step = 0
 
     def save(self) -> None:
-        """Writes the checkpoint; it holds both networks, so that it exports like one of `train`."""
-        networks = {"target": self.target.state_dict(), "draft": self.draft.state_dict()}
-        optimizers = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
-        library = self.library.position()
-        save_checkpoint(
-            self.path, {"networks": networks, "optimizers": optimizers, "library": library, "step": self.step}
-        )
+        """Writes the checkpoint."""
+        state: dict[str, object] = {
+            "network": self.network.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "mixture": self.mixture.state(),
+            "step": self.step,
+        }
+        save_checkpoint(self.path, state)
 
     def resume(self) -> None:
         """Continues from the checkpoint when there is one."""
         state = load_checkpoint(self.path)
         if state is None:
             return
-        self.draft.load_state_dict(state["networks"]["draft"])  # type: ignore[index]  # written by `save`
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])  # type: ignore[index]  # written by `save`
-        self.library.seek(state["library"])  # type: ignore[arg-type]  # written by `save`
+        self.network.load_state_dict(state["network"])  # type: ignore[arg-type]  # written by `save`
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):  # type: ignore[call-overload]
+            optimizer.load_state_dict(saved)
+        self.mixture.restore(state["mixture"])  # type: ignore[arg-type]  # written by `save`
         self.step = int(state["step"])  # type: ignore[call-overload]  # written by `save`
 
     def batch(self) -> Tensor:
-        """Returns token ids [rows + library rows, WINDOW]; the sampled windows are shuffled anew in each epoch."""
-        first = self.step * self.plan.rows
-        indices = []
-        for position in range(first, first + self.plan.rows):
-            epoch, index = divmod(position, len(self.sampled))
-            indices.append(np.random.default_rng([self.plan.seed, epoch]).permutation(len(self.sampled))[index])
-        library = [self.library.take(WINDOW)[:WINDOW] for _ in range(self.plan.library_rows)]
-        return torch.from_numpy(np.concatenate([self.sampled[indices], np.stack(library)]).astype(np.int64))
+        """Returns token ids [rows, MAX_POSITIONS], sampled windows packed as documents are; each epoch shuffles them anew."""
+        plan, count = self.plan, len(self.sampled)
+        first = self.step * plan.sampled_windows
+        places = (divmod(position, count) for position in range(first, first + plan.sampled_windows))
+        chosen = self.sampled[[shuffled(count, plan.seed, epoch)[index] for epoch, index in places]]
+        sampled = torch.from_numpy(chosen.astype(np.int64)).view(-1, MAX_POSITIONS)
+        real = self.mixture.batch(plan.real_rows, MAX_POSITIONS, plan.shares)[:, :MAX_POSITIONS]
+        return torch.cat([sampled, real])
 
-    def train_step(self) -> float:
-        """Takes one step and returns its loss.
-
-        Raises FloatingPointError when the loss is not finite.
-        """
-        ids, plan = self.batch(), self.plan
-        for optimizer, lr in zip(self.optimizers.values(), (plan.matrix_lr, plan.vector_lr), strict=True):
-            optimizer.param_groups[0]["lr"] = lr * plan.lr_factor(self.step)
-        with torch.autocast("cpu", torch.bfloat16):
+    def _logits(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(ids.device.type, torch.bfloat16):
             with torch.no_grad():
-                target_BTD = self.compiled["target"](ids)
-            draft_BTS = self.compiled["draft"](ids)
-        variation = plan.uses_variation(self.step)
-        loss = tied_distance(
-            draft_BTS.flatten(0, 1),
-            self.draft.embedding.weight,
-            target_BTD.flatten(0, 1),
-            self.target.embedding.weight.detach(),
-            TEMPERATURE if variation else 1.0,
-            variation,
-        )
+                target = self.target.logits(ids)
+            return target, self.network.logits(ids)
+
+    def _divergence(self, ids: Tensor) -> Tensor:
+        return divergence(*self._logits(ids))
+
+    def _variation(self, ids: Tensor) -> Tensor:
+        return variation(*self._logits(ids), VARIATION_TEMPERATURE)
+
+    def train_step(self) -> tuple[str, Tensor]:
+        """Takes one step; returns its loss's name and the loss, still on the device."""
+        plan, factor = self.plan, self.plan.lr_factor(self.step)
+        for optimizer, lr in zip(self.optimizers, (plan.matrix_lr, plan.vector_lr), strict=True):
+            optimizer.param_groups[0]["lr"] = lr * factor
+        name = "variation" if plan.uses_variation(self.step) else "kl"
+        loss = self.losses[name](self.batch().to(self.device))
         loss.backward()
-        if not math.isfinite(loss.item()):
-            raise FloatingPointError(f"loss {loss.item()} at step {self.step}; the last checkpoint is sound")
-        for optimizer in self.optimizers.values():
+        for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        return loss.item()
+        return name, loss.detach()
 
 
-def train(run: Run, work: Path, log_every: int = 10, save_every: int = 50) -> None:
-    """Runs to the last step, logging one JSON line every `log_every` steps to `distill.jsonl`."""
-    started, losses = time.monotonic(), []
+def train(run: Run, work: Path, *, log_every: int, save_every: int) -> None:
+    """Runs to the last step, logging the last loss every `log_every` steps as a JSON line in `distill.jsonl`.
+
+    Raises FloatingPointError when the loss is not finite.
+    """
+    started = time.monotonic()
+    held_out = held_out_batches(work / "held_out.npz", COMPARED_LENGTH, rows=8)
     with (work / "distill.jsonl").open("a", encoding="utf-8") as log:
         while run.step < run.plan.steps:
-            losses.append(run.train_step())
-            if run.step % log_every == 0:
-                name = "variation" if run.plan.uses_variation(run.step - 1) else "kl"
-                seconds = round(time.monotonic() - started)
-                log.write(json.dumps({"step": run.step, name: round(np.mean(losses), 4), "seconds": seconds}) + "\n")
-                log.flush()
-                losses = []
-            if run.step % save_every == 0:
+            name, loss = run.train_step()
+            last = run.step == run.plan.steps
+            if run.step % log_every == 0 or last:
+                value = loss.item()
+                if not math.isfinite(value):
+                    raise FloatingPointError(f"loss {value} at step {run.step}; the last checkpoint is sound")
+                record = {"step": run.step, name: round(value, 4), "seconds": round(time.monotonic() - started)}
+                if last:
+                    record["held_out_loss"] = round(held_out_loss(run.network, held_out, run.device), 4)
+                print(json.dumps(record), file=log, flush=True)
+            if run.step % save_every == 0 or last:
                 run.save()
-    run.save()
 
 
 def main() -> None:
     """Samples or trains."""
-    parser = argparse.ArgumentParser(description="Distil pebble-draft on the target's own text.")
+    parser = argparse.ArgumentParser(description="Distil pebble-draft from pebble.")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--sample", action="store_true", help="sample the continuations, do not train")
-    parser.add_argument("--sample-seconds", type=float, default=190.0)
-    parser.add_argument("--steps", type=int, default=700)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--windows", type=int, default=80_000, help="how many to sample")
+    parser.add_argument("--rows", type=int, default=8192, help="windows to sample at once")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--log-every", type=int, default=50)
+    parser.add_argument("--device", default=default_device())
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    plan = Plan(steps=options.steps)
+    plan, device = Plan(steps=options.steps), torch.device(options.device)
     if options.sample:
-        state = load_checkpoint(options.work / "train.pt")
-        if state is None:
-            raise FileNotFoundError(f"no train.pt in {options.work}; run recipes.pebble.train first")
-        prompts = Source(options.work / "code.npz", plan.seed, "prompts")
-        windows = sample(load_network(state, "target"), prompts, options.sample_seconds, plan.seed)
-        np.save(options.work / "sampled.npy", windows)
-        print(f"{len(windows)} windows of {WINDOW} tokens")
+        prompts = Mixture.read(options.work, tuple(plan.shares), plan.seed + 1)
+        target = load_target(options.work, device)
+        sampled = sample(target, prompts, plan, windows=options.windows, rows=options.rows, device=device)
+        np.save(options.work / "sampled.npy", sampled)
+        print(f"{len(sampled)} windows of {WINDOW} tokens")
         return
-    run = Run(options.work, plan)
+    run = Run(options.work, plan, device)
     run.resume()
-    train(run, options.work)
+    train(run, options.work, log_every=options.log_every, save_every=500)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 class CachedDecoder:
     """Decodes a batch of equally long sequences one token at a time; the caches are [B, K, T, E] per layer."""
 
-    def __init__(self, network: Network, batch: int, capacity: int) -> None:
+    def __init__(self, network: Network, batch: int, capacity: int, device: torch.device) -> None:
         config = network.config
         self.network = network
         self.length = 0
-        self.cos_TE, self.sin_TE = rotary_tables(capacity, config.head_size)
+        self.cos_TE, self.sin_TE = rotary_tables(capacity, config.head_size, device)
         shape = (config.layers, batch, config.kv_heads, capacity, config.head_size)
-        self.keys = torch.empty(shape, dtype=torch.bfloat16)
-        self.values = torch.empty(shape, dtype=torch.bfloat16)
+        self.keys = torch.empty(shape, dtype=torch.bfloat16, device=device)
+        self.values = torch.empty(shape, dtype=torch.bfloat16, device=device)
 
     @torch.no_grad()
     def feed(self, ids_BT: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class CachedDecoder:
         start, end = self.length, self.length + ids_BT.shape[1]
         assert start == 0 or end == start + 1
         cos_TE, sin_TE = self.cos_TE[start:end], self.sin_TE[start:end]
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(ids_BT.device.type, torch.bfloat16):
             x_BTD = self.network.embedding(ids_BT)
             for index, layer in enumerate(self.network.layers):
                 assert isinstance(layer, Layer)
@@ -61,7 +61,7 @@ def continue_prompts(
     network: Network, prompts_BT: Tensor, num_tokens: int, temperature: float, random: torch.Generator
 ) -> Tensor:
     """Returns the prompts [B, T] followed by `num_tokens` sampled tokens, past any end of text."""
-    decoder = CachedDecoder(network, prompts_BT.shape[0], prompts_BT.shape[1] + num_tokens)
+    decoder = CachedDecoder(network, prompts_BT.shape[0], prompts_BT.shape[1] + num_tokens, prompts_BT.device)
     pieces = [prompts_BT]
     for _ in range(num_tokens):
         pieces.append(choose(decoder.feed(pieces[-1]), temperature, random)[:, None])

@@ -5,7 +5,6 @@ python -m recipes.pebble.measure --work /path/to/work
 
 import argparse
 import json
-import math
 from pathlib import Path
 
 import torch
@@ -13,8 +12,8 @@ from recipes.pebble.batches import held_out_batches
 from recipes.pebble.export import load_exported
 from recipes.pebble.generate import continue_prompts
 from recipes.pebble.network import Network, count_parameters
-from recipes.pebble.prepare import BUNDLE, GENERATED_TOKENS
-from recipes.pebble.train import held_out_loss
+from recipes.pebble.prepare import BUNDLE, GENERATED_TOKENS, MAX_POSITIONS
+from recipes.pebble.train import COMPARED_LENGTH, default_device, held_out_loss
 from torch import Tensor
 
 DRAFTED = 4
@@ -48,7 +47,7 @@ def acceptance(target: Network, draft: Network, ids_BT: Tensor, prompt: int, tem
     At temperature 0 it is 1 where both choose the same token; otherwise the overlap, the sum over tokens of
     min(p, q), which maximal coupling attains.
     """
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(ids_BT.device.type, torch.bfloat16):
         logits = [network.logits(ids_BT[:, :-1])[:, prompt - 1 :].float() for network in (target, draft)]
     if temperature == 0:
         return (logits[0].argmax(-1) == logits[1].argmax(-1)).float()
@@ -56,18 +55,24 @@ def acceptance(target: Network, draft: Network, ids_BT: Tensor, prompt: int, tem
     return torch.minimum(p, q).sum(dim=-1)
 
 
-def measure(target: Network, draft: Network, prompts_BT: Tensor, held_out: list[Tensor]) -> dict[str, object]:
-    """Returns every offline number of the pair."""
+def held_out_losses(network: Network, held_out: Path, device: torch.device) -> dict[str, float]:
+    """Returns the loss in nats per token on all held-out text, cut in windows of several lengths."""
+    losses = {}
+    for length in (COMPARED_LENGTH, MAX_POSITIONS):
+        losses[str(length)] = round(held_out_loss(network, held_out_batches(held_out, length, rows=4), device), 4)
+    return losses
+
+
+def measure(target: Network, draft: Network, prompts_BT: Tensor, held_out: Path) -> dict[str, object]:
+    """Returns every offline number of the pair, computed where the prompts are."""
     results: dict[str, object] = {}
     for name, network in (("target", target), ("draft", draft)):
-        loss = held_out_loss(network, held_out)
         results[name] = {
             "parameters": count_parameters(network),
-            "held_out_loss": round(loss, 4),
-            "perplexity": round(math.exp(loss), 3),
+            "held_out_loss": held_out_losses(network, held_out, prompts_BT.device),
         }
     for temperature in (0.0, SAMPLED_TEMPERATURE):
-        random = torch.Generator().manual_seed(0)
+        random = torch.Generator(prompts_BT.device).manual_seed(0)
         ids = continue_prompts(target, prompts_BT, GENERATED_TOKENS, temperature, random)
         chances = acceptance(target, draft, ids, prompts_BT.shape[1], temperature)
         results[f"temperature {temperature}"] = {
@@ -89,12 +94,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure pebble offline.")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--models", type=Path, default=BUNDLE, help="folder that holds pebble and pebble-draft")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default=default_device())
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    target, draft = (load_exported(options.models / name) for name in ("pebble", "pebble-draft"))
-    held_out = held_out_batches(options.work / "held_out.npz", length=512, rows=8)
-    print(json.dumps(measure(target, draft, read_prompts(), held_out), indent=1))
+    device = torch.device(options.device)
+    target, draft = (load_exported(options.models / name).to(device) for name in ("pebble", "pebble-draft"))
+    print(json.dumps(measure(target, draft, read_prompts().to(device), options.work / "held_out.npz"), indent=1))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 NORM_EPSILON = 1e-6
 ROPE_THETA = 10000.0
-SHORT_BLOCK, LONG_BLOCK = 64, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class NetworkConfig:
 
 
 TARGET = NetworkConfig(hidden=320, layers=8, heads=5, kv_heads=1, feed_forward=880)
-DRAFT = NetworkConfig(hidden=128, layers=2, heads=2, kv_heads=1, feed_forward=384)
+DRAFT = NetworkConfig(hidden=256, layers=2, heads=4, kv_heads=1, feed_forward=704)
 
 
 class RMSNorm(nn.Module):
@@ -122,7 +121,7 @@ class Network(nn.Module):
 
     def forward(self, ids_BT: Tensor) -> Tensor:
         """Returns the final normed hidden states [B, T, D]."""
-        cos_TE, sin_TE = rotary_tables(ids_BT.shape[1], self.config.head_size)
+        cos_TE, sin_TE = rotary_tables(ids_BT.shape[1], self.config.head_size, ids_BT.device)
         x_BTD = self.embedding(ids_BT)
         for layer in self.layers:
             x_BTD = layer(x_BTD, cos_TE, sin_TE)
@@ -143,31 +142,16 @@ class Network(nn.Module):
 
 
 def causal_attention(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
-    """Returns the attention output [B, H, T, E].
-
-    Queries go in blocks that see only the keys up to their end, all query heads of a key head in one product: on a
-    CPU two to three times as fast as `scaled_dot_product_attention`, backward included.
-    """
-    batch, heads, time, size = q_BHTE.shape
-    rows = batch * k_BKTE.shape[1]
-    q, k, v = q_BHTE.reshape(rows, -1, time, size), k_BKTE.reshape(rows, time, size), v_BKTE.reshape(rows, time, size)
-    block = SHORT_BLOCK if time <= 4 * SHORT_BLOCK else LONG_BLOCK
-    outputs = []
-    for start in range(0, time, block):
-        end = min(start + block, time)
-        q_block = q[:, :, start:end].reshape(rows, -1, size)
-        scores = torch.bmm(q_block, k[:, :end].mT).view(rows, -1, end - start, end).float() / math.sqrt(size)
-        visible = torch.arange(end)[None, :] <= torch.arange(start, end)[:, None]
-        weights = torch.softmax(scores.masked_fill(~visible, -math.inf), dim=-1).to(q.dtype)
-        mixed = torch.bmm(weights.view(rows, -1, end), v[:, :end])
-        outputs.append(mixed.view(rows, -1, end - start, size))
-    return torch.cat(outputs, dim=2).view(batch, heads, time, size)
+    """Returns the attention output [B, H, T, E]; each query sees the keys up to its own."""
+    groups = q_BHTE.shape[1] // k_BKTE.shape[1]
+    k_BHTE, v_BHTE = (x.repeat_interleave(groups, dim=1) for x in (k_BKTE, v_BKTE))
+    return nn.functional.scaled_dot_product_attention(q_BHTE, k_BHTE, v_BHTE, is_causal=True)
 
 
-def rotary_tables(time: int, size: int) -> tuple[Tensor, Tensor]:
+def rotary_tables(time: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Returns the cosines and sines [T, E] of positions 0 to `time`."""
-    frequencies = ROPE_THETA ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
-    angles = torch.outer(torch.arange(time, dtype=torch.float32), frequencies)
+    frequencies = ROPE_THETA ** (-torch.arange(0, size, 2, dtype=torch.float32, device=device) / size)
+    angles = torch.outer(torch.arange(time, dtype=torch.float32, device=device), frequencies)
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos(), angles.sin()
 

@@ -1,5 +1,7 @@
 """Muon for the hidden matrices: momentum, then the nearest orthogonal matrix by a Newton-Schulz iteration.
 
+The embedding and the norms are left to AdamW.
+
 Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024).
 """
 
@@ -8,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import torch
+from recipes.pebble.network import Network
 from torch import Tensor, nn
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -63,3 +66,16 @@ class Muon(torch.optim.Optimizer):
         for (target, _, tall), update in zip(entries, turned, strict=True):
             scale = math.sqrt(max(1.0, target.shape[0] / target.shape[1]))
             target.mul_(1 - lr * weight_decay).add_(update.mT if tall else update, alpha=-lr * scale)
+
+
+def build_optimizers(
+    network: Network, *, matrix_lr: float, vector_lr: float, weight_decay: float
+) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """Returns (Muon over the hidden matrices, AdamW without decay over the embedding and the norms)."""
+    matrices = list(network.matrices())
+    taken = {id(weight) for weight, _ in matrices}
+    vectors = [weight for weight in network.parameters() if id(weight) not in taken]
+    return (
+        Muon(matrices, lr=matrix_lr, weight_decay=weight_decay),
+        torch.optim.AdamW(vectors, lr=vector_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    )

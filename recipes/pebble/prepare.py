@@ -1,6 +1,8 @@
 """Prepares a run: trains the tokenizer, fixes the evaluation set, drops contaminated files, writes the token arrays.
 
-python -m recipes.pebble.prepare --work /path/to/work
+    python -m recipes.pebble.prepare --work /path/to/work
+
+The tokenizer is trained on the standard library alone. The packages of `packages.json` must be in the work folder.
 """
 
 import argparse
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from recipes.pebble.corpus import SourceFile, collect_sources, split_held_out
+from recipes.pebble.packages import read_list, read_package
 from recipes.pebble.tokenizer import EOS, save_tokenizer, train_tokenizer
 from tokenizers import Tokenizer
 
@@ -19,7 +22,10 @@ NUM_PROMPTS = 40
 PROMPT_TOKENS = 160
 GENERATED_TOKENS = 128
 WINDOW = 50
-MAX_POSITIONS = 512
+MAX_REPEATED_SHARE = 0.5
+HASH_STRIDE = 16
+ENCODED_AT_ONCE = 500
+MAX_POSITIONS = 2048
 
 
 def window_hashes(ids: np.ndarray, window: int = WINDOW) -> np.ndarray:
@@ -42,11 +48,28 @@ def drop_contaminated(
     clean, dropped = {}, {}
     for path, ids in candidates.items():
         own = window_hashes(ids)
-        if np.isin(own, every).any():
+        places = np.minimum(np.searchsorted(every, own), len(every) - 1)
+        if (every[places] == own).any():
             dropped[path] = [name for name, theirs in hashes.items() if np.isin(own, theirs).any()]
         else:
             clean[path] = ids
     return clean, dropped
+
+
+def drop_repeats(documents: dict[str, np.ndarray], seen: set[int]) -> dict[str, np.ndarray]:
+    """Returns the documents, in their order, that are not mostly copies of those before them.
+
+    A document goes when more than MAX_REPEATED_SHARE of its WINDOW-token runs occurred before, judged on the runs whose
+    hash HASH_STRIDE divides. `seen` holds these hashes and grows.
+    """
+    kept = {}
+    for path, ids in documents.items():
+        hashes = window_hashes(ids)
+        chosen = set(hashes[hashes % np.uint64(HASH_STRIDE) == 0].tolist())
+        if len(chosen & seen) <= MAX_REPEATED_SHARE * len(chosen):
+            kept[path] = ids
+            seen |= chosen
+    return kept
 
 
 def build_evaluation(tokenizer: Tokenizer, held_out: list[SourceFile]) -> dict[str, object]:
@@ -98,11 +121,13 @@ def fix_evaluation(evaluation: dict[str, object]) -> None:
 
 def encode_sources(tokenizer: Tokenizer, sources: list[SourceFile]) -> dict[str, np.ndarray]:
     """Returns {path: token ids [N] as uint16}."""
-    encodings = tokenizer.encode_batch([source.text for source in sources], add_special_tokens=False)
-    return {
-        source.path: np.array(encoding.ids, dtype=np.uint16)
-        for source, encoding in zip(sources, encodings, strict=True)
-    }
+    encoded = {}
+    for start in range(0, len(sources), ENCODED_AT_ONCE):
+        some = sources[start : start + ENCODED_AT_ONCE]
+        encodings = tokenizer.encode_batch_fast([source.text for source in some], add_special_tokens=False)
+        for source, encoding in zip(some, encodings, strict=True):
+            encoded[source.path] = np.array(encoding.ids, dtype=np.uint16)
+    return encoded
 
 
 def write_documents(path: Path, documents: list[np.ndarray], eos: int) -> int:
@@ -113,8 +138,27 @@ def write_documents(path: Path, documents: list[np.ndarray], eos: int) -> int:
     return int(starts[-1])
 
 
+def prepare_packages(tokenizer: Tokenizer, work: Path, held_out: dict[str, np.ndarray], eos: int) -> dict[str, object]:
+    """Writes the packages' library code, without their tests, as one token array; returns what was kept and dropped."""
+    seen: set[int] = set()
+    documents: list[np.ndarray] = []
+    rows, dropped = [], {}
+    for package in read_list():
+        sources = [source for source in read_package(package, work / "wheels") if not source.is_test]
+        clean, contaminated = drop_contaminated(encode_sources(tokenizer, sources), held_out)
+        kept = drop_repeats(clean, seen)
+        documents += kept.values()
+        dropped |= contaminated
+        rows.append({"name": package.name, "files": len(kept), "tokens": sum(map(len, kept.values()))})
+    return {
+        "package_tokens": write_documents(work / "packages.npz", documents, eos),
+        "packages": rows,
+        "dropped_from_packages": dropped,
+    }
+
+
 def main() -> None:
-    """Runs the preparation and prints what it kept and dropped."""
+    """Runs the preparation; `prepare.json` says what it kept and dropped."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--work", type=Path, required=True)
     work = parser.parse_args().work
@@ -138,9 +182,9 @@ def main() -> None:
         "held_out_tokens": write_documents(work / "held_out.npz", list(held_out_ids.values()), eos),
         "held_out_characters": sum(len(source.text) for source in held_out),
         "dropped": dropped,
+        **prepare_packages(tokenizer, work, held_out_ids, eos),
     }
     (work / "prepare.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":
