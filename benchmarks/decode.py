@@ -4,7 +4,7 @@ Arms take turns on fresh random prompts, greedy; every figure is a median over t
 from the first token to the last, prefill up to the first. Models are made here, and converted, in the folder
 ``--cache``; ``make peers`` installs the other engines.
 
-    python -m benchmarks.decode --cache ~/.cache/surefoot-benchmarks --only plain --models 14m
+    python -m benchmarks.decode --only plain --models 14m
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ def run(name: str, description: str | None, measurements: Mapping[str, Measureme
     parser.add_argument("--only", nargs="+", choices=list(measurements), default=list(measurements))
     parser.add_argument("--models", nargs="+", default=["pebble", "14m", "0.5b"])
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
-    parser.add_argument("--cache", type=Path, required=True, help="a folder for generated and converted models")
+    cache = Path.home() / ".cache" / "surefoot-benchmarks"
+    parser.add_argument("--cache", type=Path, default=cache, help="a folder for generated and converted models")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=None, help="prompts, or repeats: 7, or 1 when quick")
     parser.add_argument("--num-draft", type=int, default=8)

@@ -3,7 +3,7 @@
 Ours alone, in this process, on models made here in the folder ``--cache``. Every figure is a median over turns, and
 what is compared takes turns.
 
-    python -m benchmarks.kernels --cache ~/.cache/surefoot-benchmarks --only draft outside
+    python -m benchmarks.kernels --only draft outside
 """
 
 from __future__ import annotations

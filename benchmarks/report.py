@@ -6,10 +6,13 @@ python -m benchmarks.report
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks import cuda_report
 from benchmarks.common import RESULTS
+from benchmarks.markdown import circumstances, table
+from benchmarks.speed_report import sections
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -25,28 +28,10 @@ seconds are of whole requests, prefill included. The machine is a shared one: tr
 """
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
-
-
 def load(name: str) -> dict[str, object]:
     """One result file."""
     document: dict[str, object] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return document
-
-
-def circumstances(document: Mapping[str, object]) -> str:
-    """How a result was made, in a line."""
-    run = document["provenance"]
-    assert isinstance(run, dict)
-    packages = ", ".join(f"{name} {version}" for name, version in run["packages"].items())
-    command = " ".join(["python -m benchmarks." + run["command"][0].removesuffix(".py"), *run["command"][1:]])
-    return (
-        f"`{command}`; {run['processor']}, {run['num_cores']} cores, {run['num_threads']} threads; {packages}; "
-        f"{run['finished'][:10]}.\n"
-    )
 
 
 def _spread(values: Mapping[str, float]) -> str:
@@ -162,7 +147,7 @@ def proofs() -> str:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, proofs(), vs_transformers(), acceptance(), phases(), noise()])
+    return "\n".join([HEAD, proofs(), vs_transformers(), *sections(), acceptance(), phases(), noise(), cuda_report.section(load("cuda"))])
 
 
 if __name__ == "__main__":
