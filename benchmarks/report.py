@@ -147,7 +147,8 @@ def proofs() -> str:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, proofs(), vs_transformers(), *sections(), acceptance(), phases(), noise(), cuda_report.section(load("cuda"))])
+    accelerator = cuda_report.section(load("cuda"))
+    return "\n".join([HEAD, proofs(), vs_transformers(), *sections(), acceptance(), phases(), noise(), accelerator])
 
 
 if __name__ == "__main__":
