@@ -211,16 +211,16 @@ class Collection:
         length: int | None = None,
         max_tokens: int | None = None,
     ) -> dict[str, list[Answer]]:
-        """One answer of each arm per turn, all arms of a turn on the same prompt; the first turn is a warm-up."""
+        """One answer of each arm per turn, all arms of a turn on the same prompt, after warming up."""
         path = next(iter(arms.values())).model
         answers: dict[str, list[Answer]] = {name: [] for name in arms}
-        chosen = prompts(1 + options.turns, length or options.prompt_tokens, vocabulary(path))
+        chosen = prompts(options.warm_ups + options.turns, length or options.prompt_tokens, vocabulary(path))
         with running(arms, self.setup(options, dtype)) as peers:
             self.note(peers)
             for turn, prompt in enumerate(chosen):
                 for name, peer in in_turn(peers, turn):
                     answer = peer.generate(prompt, max_tokens or options.tokens(model))
-                    if turn:
+                    if turn >= options.warm_ups:
                         answers[name].append(answer)
         return answers
 

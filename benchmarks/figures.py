@@ -91,6 +91,11 @@ class Options:
         return 8 if self.quick else 48 if model == "0.5b" else 96
 
     @property
+    def warm_ups(self) -> int:
+        """Turns that do not count."""
+        return 1 if self.quick else 2
+
+    @property
     def prompt_tokens(self) -> int:
         """Tokens of a prompt."""
         return 32 if self.quick else 192

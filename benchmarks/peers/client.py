@@ -60,16 +60,17 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One greedy answer: seconds to its first token, from there to its last, and its tokens."""
+    """One greedy answer: seconds to its first tokens (mostly one), from there to its last, and its tokens."""
 
     prefill_seconds: float
     decode_seconds: float
+    num_first: int
     tokens: tuple[int, ...]
 
     @property
     def tokens_per_second(self) -> float:
         """Of decoding alone."""
-        return (len(self.tokens) - 1) / self.decode_seconds
+        return (len(self.tokens) - self.num_first) / self.decode_seconds
 
 
 class Peer:
@@ -96,7 +97,8 @@ class Peer:
 
     def wait(self) -> None:
         """Returns once its model is loaded."""
-        self.versions = self._read()["versions"]
+        ready = self._read()
+        self.versions = ready["versions"] | {f"{self._name} {key}": word for key, word in ready["remarks"].items()}
 
     def generate(self, prompt: Sequence[int], max_tokens: int) -> Answer:
         """One answer."""

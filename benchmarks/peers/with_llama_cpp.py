@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import mmap
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import gguf
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
-from worker import Job, serve
+from worker import First, Job, serve
 
 Array = NDArray[np.generic]
 
@@ -76,6 +77,7 @@ class LlamaCpp:
     """A model with a context as long as it allows up to ``_CONTEXT``."""
 
     _CONTEXT = 4096
+    remarks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, job: Job) -> None:
         if job.draft is not None:
@@ -96,12 +98,12 @@ class LlamaCpp:
         )
         self._length = 0
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, first: Callable[[], None]) -> list[int]:
+    def answer(self, prompt: Sequence[int], max_tokens: int, first: First) -> list[int]:
         tokens: list[int] = []
         for token in self._llm.generate(prompt, temp=0.0, repeat_penalty=1.0, reset=True):
             tokens.append(token)
             if len(tokens) == 1:
-                first()
+                first(1)
             if len(tokens) == max_tokens:
                 break
         return tokens

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import openvino
 import openvino_genai
-from worker import Job, serve
+from worker import First, Job, serve
 
 _PRECISION = {"bfloat16": "bf16", "float32": "f32"}
 
@@ -33,6 +34,8 @@ def exported(job: Job, model: Path) -> Path:
 class OpenVINO:
     """A pipeline for answers, and on first use a plain compiled model for forwards."""
 
+    remarks: ClassVar[Mapping[str, str]] = {}
+
     def __init__(self, job: Job) -> None:
         self._job = job
         precision = _PRECISION[job.dtype]
@@ -46,7 +49,7 @@ class OpenVINO:
         self._states: list[np.ndarray] = []
         self._length = 0
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, first: Callable[[], None]) -> list[int]:
+    def answer(self, prompt: Sequence[int], max_tokens: int, first: First) -> list[int]:
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = max_tokens
         config.ignore_eos = True
@@ -101,13 +104,13 @@ class OpenVINO:
 class FirstToken(openvino_genai.StreamerBase):
     """Calls when the first token arrives; shows nothing."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: First) -> None:
         super().__init__()
-        self._call: Callable[[], None] | None = call
+        self._call: First | None = call
 
     def write(self, tokens: int | Sequence[int]) -> openvino_genai.StreamingStatus:
         if self._call is not None:
-            self._call()
+            self._call(1 if isinstance(tokens, int) else len(tokens))
             self._call = None
         return openvino_genai.StreamingStatus.RUNNING
 

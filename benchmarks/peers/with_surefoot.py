@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-from worker import Job, serve
+from worker import First, Job, serve
 
 import surefoot
 from surefoot.options import SamplingParams, SpeculativeOptions
@@ -24,12 +24,13 @@ class Surefoot:
         self._engine = surefoot.load(job.model, job.draft, dtype=job.dtype)
         self._options = SpeculativeOptions(num_draft=job.num_draft if job.draft else 0)
         self._cache: Cache | None = None
+        self.remarks = {"rows": "exact" if self._engine.target.strict else "not exact"}
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, first: Callable[[], None]) -> list[int]:
+    def answer(self, prompt: Sequence[int], max_tokens: int, first: First) -> list[int]:
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         with self._engine.stream(prompt, params, speculative=self._options) as stream:
             next(stream)
-            first()
+            first(1)
             for _ in stream:
                 pass
         assert stream.result.stats.fallbacks == 0, "the drafter failed"

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.generation.streamers import BaseStreamer
-from worker import Job, serve
+from worker import First, Job, serve
 
 
 class FirstToken(BaseStreamer):
     """Calls when the first token after the prompt arrives; shows nothing."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: First) -> None:
         self._call = call
         self._count = 0
 
     def put(self, value: Tensor) -> None:
         self._count += 1
         if self._count == 2:  # the prompt comes first
-            self._call()
+            self._call(value.numel())
 
     def end(self) -> None: ...
 
 
 class Transformers:
     """A model and, where there is one, its assistant."""
+
+    remarks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, job: Job) -> None:
         torch.set_num_threads(job.threads)
@@ -44,7 +47,7 @@ class Transformers:
         self._cache = DynamicCache()
         self._length = 0
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, first: Callable[[], None]) -> list[int]:
+    def answer(self, prompt: Sequence[int], max_tokens: int, first: First) -> list[int]:
         ids = torch.tensor([prompt])
         extra = {"assistant_model": self._draft} if self._draft is not None else {}
         out = self._model.generate(

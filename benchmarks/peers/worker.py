@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -33,11 +33,20 @@ class Job:
         return self.cache / f"{(model or self.model).name}-{self.dtype}{suffix}"
 
 
-class Runner(Protocol):
-    """An engine with its model loaded."""
+First = Callable[[int], None]
+"""Called once, with how many tokens came first: one, unless the engine hands out several at a time."""
 
-    def answer(self, prompt: Sequence[int], max_tokens: int, first: Callable[[], None]) -> list[int]:
-        """Greedy answer of ``max_tokens`` ids, ended by none; ``first`` is called once the first one is known."""
+
+class Runner(Protocol):
+    """An engine with its model loaded.
+
+    ``remarks`` say what else a reader should know of it.
+    """
+
+    remarks: Mapping[str, str]
+
+    def answer(self, prompt: Sequence[int], max_tokens: int, first: First) -> list[int]:
+        """Greedy answer of ``max_tokens`` ids, ended by none; ``first`` is called when the first are known."""
         ...
 
     def read(self, prompt: Sequence[int]) -> None:
@@ -62,10 +71,9 @@ def serve(make: Callable[[Job], Runner], packages: Sequence[str]) -> None:
         channel.write(json.dumps(answer) + "\n")
         channel.flush()
 
-    started = perf_counter()
     runner = make(_job())
     versions = {package: version(package) for package in packages}
-    say({"load_seconds": perf_counter() - started, "versions": versions})
+    say({"versions": versions, "remarks": dict(runner.remarks)})
     for line in sys.stdin:
         request = json.loads(line)
         answers = {"generate": _generate, "forwards": _forwards, "memory": _memory}
@@ -91,14 +99,20 @@ def _job() -> Job:
 
 
 def _generate(runner: Runner, prompt: list[int], max_tokens: int) -> dict[str, object]:
-    """Seconds to the first token and from there to the last."""
-    times = [perf_counter()]
-    tokens = runner.answer(prompt, max_tokens, lambda: times.append(perf_counter()))
+    """Seconds to the first token (or the first few, if they came together) and from there to the last."""
+    first: list[tuple[float, int]] = []
+    started = perf_counter()
+    tokens = runner.answer(prompt, max_tokens, lambda count: first.append((perf_counter(), count)))
     ended = perf_counter()
-    started, first = times
+    ((arrived, num_first),) = first
     if len(tokens) != max_tokens:
         raise ValueError(f"the engine gave {len(tokens)} tokens; expected {max_tokens}")
-    return {"prefill_seconds": first - started, "decode_seconds": ended - first, "tokens": tokens}
+    return {
+        "prefill_seconds": arrived - started,
+        "decode_seconds": ended - arrived,
+        "num_first": num_first,
+        "tokens": tokens,
+    }
 
 
 def _forwards(runner: Runner, prompt: list[int], rows: list[int], repeats: int) -> dict[str, object]:

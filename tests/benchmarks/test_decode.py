@@ -80,11 +80,12 @@ def test_an_aim_is_one_bound_which_counts_as_met_itself(
 
 
 def answer(seconds: float, tokens: tuple[int, ...] = (1, 2, 3)) -> Answer:
-    return Answer(prefill_seconds=100.0, decode_seconds=seconds, tokens=tokens)
+    return Answer(prefill_seconds=100.0, decode_seconds=seconds, num_first=1, tokens=tokens)
 
 
 def test_rates_leave_out_the_prefill_and_the_first_token() -> None:
     assert rate("x", [answer(0.5)]).median == 4.0
+    assert rate("x", [replace(answer(0.5), num_first=2)]).median == 2.0
 
 
 def test_ratios_are_taken_turn_by_turn_and_above_one_where_ours_is_faster() -> None:
