@@ -68,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs the program; its exit code."""
-    stdout = sys.stdout
     try:
         hints = foreign_flags(arguments)
         if hints:
@@ -83,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except SystemExit as stop:
-        if sys.stdout is not stdout:  # typer puts another one in its place where the reader of the output has gone
+        if isinstance(stop.__context__, BrokenPipeError):  # typer and rich end so, with 1, where the reader has gone
             return READER_GONE
         return stop.code if isinstance(stop.code, int) else 0
     return 0
