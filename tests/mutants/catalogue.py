@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.benching import BENCHING
 from tests.mutants.chatting import CHATTING
+from tests.mutants.commanding import COMMANDING
 from tests.mutants.decoding import DECODING
 from tests.mutants.drafting import DRAFTING
 from tests.mutants.examining import EXAMINING
@@ -24,4 +25,5 @@ MUTANTS = (
     *BENCHING,
     *EXAMINING,
     *CHATTING,
+    *COMMANDING,
 )
