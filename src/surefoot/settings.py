@@ -36,6 +36,13 @@ Lines: TypeAlias = Mapping[tuple[str, ...], int]
 METHODS = ("none", "lookup", "draft")
 """How to draft, by name."""
 
+METHODS_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("ngram", "suffix", "prompt_lookup", "pld"), "lookup"),
+    **dict.fromkeys(("draft_model", "model", "standalone", "vanilla"), "draft"),
+    **dict.fromkeys(("disabled", "off", "autoregressive"), "none"),
+}
+"""What other engines call our methods."""
+
 PAIR_KEYS: Mapping[str, type] = {"draft_model": str, "method": str, "lookup_min": int, "threads": int}
 RECORD_KEYS: Mapping[type, tuple[str, ...]] = {
     SpeculativeOptions: ("num_draft", "acceptance", "draft_sampling"),
@@ -190,7 +197,7 @@ class _Reader:
         for key in table:
             if key not in known:
                 close = get_close_matches(key, known, 1)
-                expected = f"{close[0]}, perhaps" if close else f"one of {', '.join(known)}"
+                expected = f"{close[0]}, perhaps" if close else _one_of(known)
                 self.refuse((*place, key), f"unknown key {key!r}", expected)
 
     def model(self, index: int, table: Mapping[str, object]) -> Section:
@@ -239,7 +246,8 @@ class _Reader:
 def value_problem(key: str, value: object) -> str | None:
     """Why a key cannot have this value (of the key's type), or None."""
     if key == "method" and value not in METHODS:
-        return f"method is {value!r}; expected one of {', '.join(METHODS)}"
+        ours = METHODS_ELSEWHERE.get(str(value).lower())
+        return f"method is {value!r}; expected " + (f"{ours}, as it is called here" if ours else _one_of(METHODS))
     if key in ("lookup_min", "threads") and isinstance(value, int) and value < 1:
         return f"{key} is {value}; expected at least 1"
     if key in ("name", "path", "draft_model") and value == "":
@@ -251,6 +259,10 @@ def value_problem(key: str, value: object) -> str | None:
         except OptionError as error:
             return str(error)
     return None
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"one of {', '.join(names)}"
 
 
 def lines_of(text: str) -> Lines:

@@ -302,6 +302,7 @@ def test_load_options_and_threads_reach_the_engine(model: str) -> None:
         (("--prefill-chunk", "0"), "prefill_chunk is 0; expected"),
         (("--threads", "0"), "--threads is 0; expected"),
         (("--method", "magic"), "--method is 'magic'; expected"),
+        (("--method", "draft_model"), "--method is 'draft_model'; expected draft, as it is called here"),
         (("--method", "draft"), "add --draft-model"),
         (("--method", "lookup", "--draft-model", "x"), "expected one of the two"),
         (("--draft-model", "no-such-model"), "no-such-model"),

@@ -74,7 +74,7 @@ class Pair:
             value = getattr(self, name)
             problem = None if value is None else value_problem(name, value)
             if problem:
-                raise OptionError(f"--{problem.replace('_', '-', 1)}")
+                raise OptionError("--" + problem.replace(name, name.replace("_", "-"), 1))
         if self.method == "draft" and self.draft_model is None:
             said = (
                 f"{self._from_file['method']}: method is draft" if "method" in self._from_file else "--method is draft"
