@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from benchmarks.markdown import circumstances, table
 
-_NOTE = """{num_prompts} prompts of the evaluation set, {max_tokens} tokens each, {num_draft} drafts a round, on {device}.
-Every answer is compared with plain decoding of the same engine; `strict` says whether the self-test on loading found
-that a row's bits do not depend on the number of rows. Seconds are of whole requests, prefill included; times faster is
-the median over prompts. A target of 10M parameters is too small for speculation to pay much on such a card. In
-bfloat16 `auto` takes cuDNN's attention, which was slow wherever a shape was new: the requests at temperature 0 came
-first and met most of them. With cuDNN's attention switched off they were not slow, and not strict.
+_NOTE = """{num_prompts} prompts of the evaluation set, {max_tokens} tokens each, {num_draft} drafts a round, on
+{device}. Every answer is compared with plain decoding of the same engine; `strict` says whether the
+self-test on loading found that a row's bits do not depend on the number of rows. Seconds are of whole requests, prefill
+included; times faster is the median over prompts. A target of 10M parameters is too small for speculation to pay much
+on such a card. In bfloat16 `auto` takes cuDNN's attention, which was slow wherever a shape was new: the requests at
+temperature 0 came first and met most of them. With cuDNN's attention switched off they were not slow, and not strict.
 """
 
 

@@ -45,9 +45,7 @@ class Plan:
     matrix_lr: float = 0.02
     vector_lr: float = 0.003
     weight_decay: float = 0.01
-    shares: dict[str, float] = field(
-        default_factory=lambda: {"packages": 0.65, "code": 0.30, "test": 0.05}
-    )
+    shares: dict[str, float] = field(default_factory=lambda: {"packages": 0.65, "code": 0.30, "test": 0.05})
     seed: int = 21
 
     def lr_factor(self, step: int) -> float:
@@ -133,7 +131,7 @@ class Run:
         self.step = int(state["step"])  # type: ignore[call-overload]  # written by `save`
 
     def batch(self) -> Tensor:
-        """Returns token ids [rows, MAX_POSITIONS], sampled windows packed as documents are; each epoch shuffles them anew."""
+        """Returns token ids [rows, MAX_POSITIONS]: sampled windows, packed in each epoch's order, and real text."""
         plan, count = self.plan, len(self.sampled)
         first = self.step * plan.sampled_windows
         places = (divmod(position, count) for position in range(first, first + plan.sampled_windows))
@@ -197,9 +195,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Distil pebble-draft from pebble.")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--sample", action="store_true", help="sample the continuations, do not train")
-    parser.add_argument("--windows", type=int, default=80_000, help="how many to sample")
+    parser.add_argument("--windows", type=int, default=98_304, help="how many to sample")
     parser.add_argument("--rows", type=int, default=8192, help="windows to sample at once")
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--log-every", type=int, default=50)
     parser.add_argument("--device", default=default_device())
     options = parser.parse_args()

@@ -13,7 +13,6 @@ WIDTH, HEIGHT, MARGIN = 720, 400, 48
 SERIES = (
     ("train_loss", "target, training text", "#9aa7b4"),
     ("held_out_loss", "target, held-out text", "#1f6feb"),
-    ("draft_held_out_loss", "draft, held-out text", "#d1632a"),
 )
 
 Record = dict[str, float]
@@ -39,7 +38,7 @@ def polyline(points: list[tuple[float, float]], color: str) -> str:
     return f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.8"/>'
 
 
-def draw(records: list[Record], low: float = 1.5, high: float = 6.0) -> str:
+def draw(records: list[Record], low: float = 1.0, high: float = 4.0) -> str:
     """Returns an SVG of the losses in nats per token over the tokens seen."""
     most = records[-1]["tokens"]
 
@@ -55,7 +54,7 @@ def draw(records: list[Record], low: float = 1.5, high: float = 6.0) -> str:
         _, y = place(0, tick / 2)
         parts.append(f'<path d="M{MARGIN} {y:.1f}H{WIDTH - MARGIN}" stroke="#e5e8eb"/>')
         parts.append(f'<text x="{MARGIN - 28}" y="{y + 4:.1f}">{tick / 2}</text>')
-    for million in range(int(most / 1e6) + 1):
+    for million in range(0, int(most / 1e6) + 1, 100):
         x, _ = place(million * 1e6, low)
         parts.append(f'<text x="{x - 4:.1f}" y="{HEIGHT - MARGIN + 18}">{million}</text>')
     parts.append(f'<text x="{WIDTH // 2 - 60}" y="{HEIGHT - 10}">million tokens seen</text>')
@@ -72,8 +71,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     work = parser.parse_args().work
     train = thin(read_log(work / "train.jsonl"))
-    distill = read_log(work / "distill.jsonl") if (work / "distill.jsonl").exists() else []
-    rows = {"train": train, "distill": thin(distill)}
+    rows = {"train": train, "distill": thin(read_log(work / "distill.jsonl"))}
     text = ",\n".join(
         f' "{name}": [\n' + ",\n".join("  " + json.dumps(r) for r in records) + "\n ]" for name, records in rows.items()
     )

@@ -25,8 +25,8 @@ from recipes.pebble.prepare import MAX_POSITIONS
 from torch import Tensor
 
 COMPARED_LENGTH = 512
-ROWS = 64
-MATRIX_LR, VECTOR_LR = 0.02, 0.003
+ROWS = 32
+MATRIX_LR, VECTOR_LR = 0.02, 0.004
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +41,8 @@ class Plan:
     matrix_lr: float = MATRIX_LR
     vector_lr: float = VECTOR_LR
     weight_decay: float = 0.1
-    shares: dict[str, float] = field(
-        default_factory=lambda: {"packages": 0.87, "code": 0.06, "test": 0.07}
-    )
-    decay_shares: dict[str, float] = field(
-        default_factory=lambda: {"packages": 0.83, "code": 0.11, "test": 0.06}
-    )
+    shares: dict[str, float] = field(default_factory=lambda: {"packages": 0.87, "code": 0.06, "test": 0.07})
+    decay_shares: dict[str, float] = field(default_factory=lambda: {"packages": 0.83, "code": 0.11, "test": 0.06})
     seed: int = 20
 
     def lr_factor(self, step: int) -> float:
@@ -173,14 +169,14 @@ def main() -> None:
     """Parses the options and trains."""
     parser = argparse.ArgumentParser(description="Train pebble's target.")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--total-steps", type=int, default=5000)
-    parser.add_argument("--decay-steps", type=int, default=2500)
+    parser.add_argument("--total-steps", type=int, default=15_000)
+    parser.add_argument("--decay-steps", type=int, default=8_000)
     parser.add_argument("--rows", type=int, default=ROWS, help="windows of one update")
     parser.add_argument("--length", type=int, default=MAX_POSITIONS, help="tokens of one window")
     parser.add_argument("--matrix-lr", type=float, default=MATRIX_LR)
     parser.add_argument("--vector-lr", type=float, default=VECTOR_LR)
-    parser.add_argument("--log-every", type=int, default=20)
-    parser.add_argument("--evaluate-every", type=int, default=200)
+    parser.add_argument("--log-every", type=int, default=50)
+    parser.add_argument("--evaluate-every", type=int, default=500)
     parser.add_argument("--device", default=default_device())
     options = parser.parse_args()
     plan = Plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipes.pebble.prepare import WINDOW, drop_contaminated, window_hashes
+from recipes.pebble.prepare import WINDOW, drop_contaminated, drop_repeats, window_hashes
 
 
 def shares_window_reference(one: list[int], other: list[int], window: int) -> bool:
@@ -33,3 +33,16 @@ def test_a_file_that_shares_fifty_tokens_is_dropped_and_named() -> None:
     clean, dropped = drop_contaminated({"fresh.py": fresh, "copied.py": copied, "almost.py": almost}, held_out)
     assert set(clean) == {"fresh.py", "almost.py"}
     assert dropped == {"copied.py": ["held.py"]}
+
+
+def test_a_file_that_mostly_repeats_earlier_ones_is_dropped() -> None:
+    generator = np.random.default_rng(0)
+    first, second = generator.integers(0, 4096, (2, 4000)).astype(np.uint16)
+    mostly = np.concatenate([first[:3000], second[:1000]])
+    partly = np.concatenate([first[:1000], second[1000:]])
+    seen: set[int] = set()
+    assert set(drop_repeats({"first.py": first, "mostly.py": mostly, "partly.py": partly}, seen)) == {
+        "first.py",
+        "partly.py",
+    }
+    assert drop_repeats({"again.py": first.copy()}, seen) == {}, "what was seen is remembered between calls"
