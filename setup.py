@@ -32,7 +32,8 @@ COMMON = (
     *("-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread"),
     # Sums and products are fused where the source says so and nowhere else: the bits are part of the contract.
     *("-ffp-contract=off", "-fno-math-errno"),
-    *("-Wall", "-Wextra", "-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi"),
+    *("-Wall", "-Wextra", "-Wno-unknown-warning-option"),
+    *("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi"),  # said of the compilers' own headers
 )
 AVX2 = ("-mavx2", "-mfma")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", *AVX2)
