@@ -38,6 +38,8 @@ bench: setup
 	$(BIN)/python -m benchmarks.acceptance
 	$(BIN)/python -m benchmarks.phases
 	$(BIN)/python -m benchmarks.noise
+	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.decode
 	$(BIN)/python -m benchmarks.report
 
 size: setup

@@ -126,7 +126,7 @@ def verification(options: Options) -> Findings:
             found.note(peers)
             for turn in range(options.turns + 1):
                 for name, peer in in_turn(peers, turn):
-                    taken = peer.forwards(context, rows, 1 if options.quick else 5)
+                    taken = peer.forwards(context, rows, 1 if options.quick else 3)
                     if turn:  # the first one warms up
                         seconds[name].append(taken)
         label = f"{model} {dtype}"
