@@ -15,7 +15,6 @@ using surefoot::Row;
 using surefoot::Sequence;
 
 constexpr int MOST_HEAD = 256;
-constexpr int HEAD_VECTORS = MOST_HEAD / LANES;
 
 #if SUREFOOT_ISA >= 2
 // Lane i of the result is `sum(a[i])`: the same tree, for sixteen vectors at a time.
@@ -23,15 +22,15 @@ INLINE Vec sums_of(const Vec (&a)[LANES]) {
   __m512 by8[8], by4[4], by2[2];
   // Vectors meet in the order that brings the sum of a[i] to lane i in the end.
   constexpr int first[8] = {0, 1, 2, 3, 8, 9, 10, 11}, second[8] = {4, 5, 6, 7, 12, 13, 14, 15};
-  for (int i = 0; i < 8; ++i) {
+  UNROLL for (int i = 0; i < 8; ++i) {
     const __m512 x = a[first[i]].v, y = a[second[i]].v;
     by8[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
   }
-  for (int i = 0; i < 4; ++i) {
+  UNROLL for (int i = 0; i < 4; ++i) {
     const __m512 x = by8[i], y = by8[i + 4];
     by4[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
   }
-  for (int i = 0; i < 2; ++i) {
+  UNROLL for (int i = 0; i < 2; ++i) {
     const __m512 x = by4[2 * i], y = by4[2 * i + 1];
     by2[i] = _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x44), _mm512_shuffle_ps(x, y, 0xee));
   }
@@ -40,7 +39,7 @@ INLINE Vec sums_of(const Vec (&a)[LANES]) {
 #else
 INLINE Vec sums_of(const Vec (&a)[LANES]) {
   float x[LANES];
-  for (int i = 0; i < LANES; ++i) x[i] = sum(a[i]);
+  UNROLL for (int i = 0; i < LANES; ++i) x[i] = sum(a[i]);
   return load(x);
 }
 #endif
@@ -73,17 +72,22 @@ INLINE Vec part(const C* row, int64_t size, int v) {
 }
 
 // scores[h][t] = scale * <query h, key t> for t in [0, keys.count), rounded up to whole vectors.
-template <class C, int VECTORS>
-INLINE void score(const float* queries, int heads, const Seen<C>& keys, float scale, const Bench& bench) {
+template <class C>
+INLINE void score(const float* queries, int heads, int vectors, const Seen<C>& keys, float scale, const Bench& bench) {
   for (int64_t t = 0; t < keys.count; t += LANES) {
     const C* rows[LANES];
     for (int i = 0; i < LANES; ++i) rows[i] = keys.at(t + i < keys.count ? t + i : keys.count - 1);
     for (int h = 0; h < heads; ++h) {
-      const float* query = queries + h * VECTORS * LANES;
+      const float* query = queries + h * vectors * LANES;
       Vec sums[LANES];
-      for (int i = 0; i < LANES; ++i) {
-        sums[i] = load(query) * part(rows[i], keys.size, 0);
-        for (int v = 1; v < VECTORS; ++v) sums[i] = fma(load(query + v * LANES), part(rows[i], keys.size, v), sums[i]);
+      UNROLL for (int i = 0; i < LANES; ++i) sums[i] = zero();
+      for (int v = 0; v < vectors; ++v) {
+        const Vec q = load(query + v * LANES);
+        if ((v + 1) * LANES <= keys.size) {
+          UNROLL for (int i = 0; i < LANES; ++i) sums[i] = fma(q, load(rows[i] + v * LANES), sums[i]);
+        } else {
+          UNROLL for (int i = 0; i < LANES; ++i) sums[i] = fma(q, part(rows[i], keys.size, v), sums[i]);
+        }
       }
       store(bench.scores + h * bench.most + t, sums_of(sums) * spread(scale));
     }
@@ -93,7 +97,13 @@ INLINE void score(const float* queries, int heads, const Seen<C>& keys, float sc
 // Turns scores into weights before division; returns what to multiply the sums of values by.
 INLINE float weigh(float* scores, int64_t count) {
   float most = scores[0];
-  for (int64_t t = 1; t < count; ++t) most = scores[t] > most ? scores[t] : most;
+  int64_t read = 0;
+  if (count >= LANES) {
+    Vec best = load(scores);
+    for (read = LANES; read + LANES <= count; read += LANES) best = larger(best, load(scores + read));
+    most = largest(best);
+  }
+  for (; read < count; ++read) most = scores[read] > most ? scores[read] : most;
   const int64_t whole = (count + LANES - 1) / LANES * LANES;
   Vec total = zero();
   for (int64_t t = 0; t < whole; t += LANES) {
@@ -110,50 +120,55 @@ INLINE float weigh(float* scores, int64_t count) {
   return 1.0f / sum(total);
 }
 
+// Some vectors of some heads' sums of values, `out[h * room + v * 16]` for head `h` of those that begin at `head`.
 template <class C, int VECTORS, int HEADS>
-INLINE void gather(const Seen<C>& values, const Bench& bench, const float* factors, int head, float* out) {
+__attribute__((noinline)) void gather(
+    const Seen<C>& values, const Bench& bench, const float* factors, int head, int first, int64_t room, float* out) {
   Vec sums[HEADS][VECTORS];
-  for (int h = 0; h < HEADS; ++h)
-    for (int v = 0; v < VECTORS; ++v) sums[h][v] = zero();
+  UNROLL for (int h = 0; h < HEADS; ++h)
+    UNROLL for (int v = 0; v < VECTORS; ++v) sums[h][v] = zero();
   for (int64_t t = 0; t < values.count; ++t) {
     const C* row = values.at(t);
     Vec value[VECTORS];
-    for (int v = 0; v < VECTORS; ++v) value[v] = part(row, values.size, v);
-    for (int h = 0; h < HEADS; ++h) {
+    if ((first + VECTORS) * LANES <= values.size) {
+      UNROLL for (int v = 0; v < VECTORS; ++v) value[v] = load(row + (first + v) * LANES);
+    } else {
+      UNROLL for (int v = 0; v < VECTORS; ++v) value[v] = part(row, values.size, first + v);
+    }
+    UNROLL for (int h = 0; h < HEADS; ++h) {
       const Vec weight = spread(bench.scores[(head + h) * bench.most + t]);
-      for (int v = 0; v < VECTORS; ++v) sums[h][v] = fma(weight, value[v], sums[h][v]);
+      UNROLL for (int v = 0; v < VECTORS; ++v) sums[h][v] = fma(weight, value[v], sums[h][v]);
     }
   }
-  for (int h = 0; h < HEADS; ++h)
-    for (int v = 0; v < VECTORS; ++v)
-      store(out + ((head + h) * VECTORS + v) * LANES, sums[h][v] * spread(factors[head + h]));
+  UNROLL for (int h = 0; h < HEADS; ++h)
+    UNROLL for (int v = 0; v < VECTORS; ++v)
+      store(out + (head + h) * room + (first + v) * LANES, sums[h][v] * spread(factors[head + h]));
 }
 
-// All query heads of one key head, for one row. `queries` and `out`: [heads, VECTORS * 16].
-template <class C, int VECTORS>
-__attribute__((noinline)) void attend(
-    const float* queries, int heads, const Seen<C>& keys, const Seen<C>& values, float scale, const Bench& bench, float* out) {
-  constexpr int together = VECTORS * 2 <= MOST_SUMS ? (VECTORS * 4 <= MOST_SUMS ? 4 : 2) : 1;
-  score<C, VECTORS>(queries, heads, keys, scale, bench);
-  float factors[256];
+template <class C, int HEADS>
+INLINE void gather_heads(
+    const Seen<C>& values, const Bench& bench, const float* factors, int head, int vectors, int64_t room, float* out) {
+  constexpr int most = HEADS * 4 <= MOST_SUMS ? 4 : HEADS * 2 <= MOST_SUMS ? 2 : 1;
+  int first = 0;
+  if constexpr (most >= 4)
+    for (; first + 4 <= vectors; first += 4) gather<C, 4, HEADS>(values, bench, factors, head, first, room, out);
+  if constexpr (most >= 2)
+    for (; first + 2 <= vectors; first += 2) gather<C, 2, HEADS>(values, bench, factors, head, first, room, out);
+  for (; first < vectors; ++first) gather<C, 1, HEADS>(values, bench, factors, head, first, room, out);
+}
+
+// All query heads of one key head, for one row. `queries` and `out`: [heads, vectors * 16].
+template <class C>
+void attend(
+    const float* queries, int heads, int vectors, const Seen<C>& keys, const Seen<C>& values, float scale,
+    const Bench& bench, float* factors, float* out) {
+  const int64_t room = vectors * LANES;
+  score(queries, heads, vectors, keys, scale, bench);
   for (int h = 0; h < heads; ++h) factors[h] = weigh(bench.scores + h * bench.most, keys.count);
   int head = 0;
-  for (; head + together <= heads; head += together) gather<C, VECTORS, together>(values, bench, factors, head, out);
-  for (; head < heads; ++head) gather<C, VECTORS, 1>(values, bench, factors, head, out);
-}
-
-template <class C>
-INLINE void attend_any(
-    int vectors, const float* queries, int heads, const Seen<C>& keys, const Seen<C>& values, float scale, const Bench& bench,
-    float* out) {
-  switch (vectors) {
-#define CASE(V) \
-  case V:       \
-    return attend<C, V>(queries, heads, keys, values, scale, bench, out);
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
-    CASE(15) CASE(16)
-#undef CASE
-  }
+  for (; head + 4 <= heads; head += 4) gather_heads<C, 4>(values, bench, factors, head, vectors, room, out);
+  for (; head + 2 <= heads; head += 2) gather_heads<C, 2>(values, bench, factors, head, vectors, room, out);
+  for (; head < heads; ++head) gather_heads<C, 1>(values, bench, factors, head, vectors, room, out);
 }
 
 // What a row sees in a layer of a window: the committed rows from where it reaches, then the last of its own round's.

@@ -32,7 +32,7 @@ struct Workshop {
   float* fused; // [rows, query, key and value heads]
   T* inner;     // [rows, padded width of what the second linear of a block reads]
   float* scores;
-  float* queries;
+  float* queries;  // a group's queries, what comes of them, and a factor for each
   int64_t most_seen;
   int64_t group_room;
 };
@@ -80,7 +80,7 @@ int64_t lay_out(const Call& call, int threads, char* memory, Workshop<T>& shop, 
   shop.fused = (float*)take(call.num_rows * sizes.fused * int64_t(sizeof(float)));
   shop.inner = (T*)take(call.num_rows * padded<T>(sizes.inner) * int64_t(sizeof(T)));
   const int64_t scores = aligned(sizes.group * sizes.seen * int64_t(sizeof(float)));
-  const int64_t queries = aligned(2 * sizes.group * sizes.head * int64_t(sizeof(float)));
+  const int64_t queries = aligned((2 * sizes.head + 1) * sizes.group * int64_t(sizeof(float)));
   shop.scores = (float*)(take(scores * threads) + scores * member);
   shop.queries = (float*)(take(queries * threads) + queries * member);
   shop.most_seen = sizes.seen;
@@ -166,9 +166,9 @@ void attend_row(const Call& call, const Attention& block, Workshop<T>& shop, int
   const C* keys = (const C*)sequence.rows + (2 * block.layer * block.kv_heads + kv_head) * plane;
   const C* values = keys + block.kv_heads * plane;
   const Bench bench{shop.scores, shop.most_seen};
-  attend_any<C>(
-      vectors, queries, int(group), seen_by<C>(row, block, call, keys, size), seen_by<C>(row, block, call, values, size),
-      float(block.scale), bench, out);
+  attend(
+      queries, int(group), vectors, seen_by<C>(row, block, call, keys, size), seen_by<C>(row, block, call, values, size),
+      float(block.scale), bench, out + shop.group_room, out);
   T* mixed = shop.inner + row_index * padded<T>(block.out.inputs) + kv_head * group * size;
   for (int64_t h = 0; h < group; ++h)
     for (int64_t i = 0; i < size; i += LANES) {

@@ -117,6 +117,7 @@ int64_t surefoot_product(const Product* product) {
 }
 
 void surefoot_normalise(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out) {
+  const Rounding rounding;
   chosen->normalise(type, x, num_rows, width, weight, eps, out);
 }
 

@@ -47,10 +47,10 @@ template <int ROWS, int BLOCKS>
 INLINE void accumulate(const float* x, int64_t stride, const float* w, int64_t steps, Vec (&sums)[ROWS][BLOCKS]) {
   for (int64_t k = 0; k < steps; ++k) {
     Vec weights[BLOCKS];
-    for (int b = 0; b < BLOCKS; ++b) weights[b] = load(w + (b * steps + k) * LANES);
-    for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int b = 0; b < BLOCKS; ++b) weights[b] = load(w + (b * steps + k) * LANES);
+    UNROLL for (int r = 0; r < ROWS; ++r) {
       const Vec input = spread(x[r * stride + k]);
-      for (int b = 0; b < BLOCKS; ++b) sums[r][b] = fma(input, weights[b], sums[r][b]);
+      UNROLL for (int b = 0; b < BLOCKS; ++b) sums[r][b] = fma(input, weights[b], sums[r][b]);
     }
   }
 }
@@ -60,19 +60,19 @@ INLINE void accumulate(const bf16* x, int64_t stride, const bf16* w, int64_t ste
   for (int64_t k = 0; k < steps; ++k) {
 #if SUREFOOT_ISA == 3
     __m512bh weights[BLOCKS];
-    for (int b = 0; b < BLOCKS; ++b) weights[b] = (__m512bh)_mm512_loadu_si512(w + (b * steps + k) * 2 * LANES);
-    for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int b = 0; b < BLOCKS; ++b) weights[b] = (__m512bh)_mm512_loadu_si512(w + (b * steps + k) * 2 * LANES);
+    UNROLL for (int r = 0; r < ROWS; ++r) {
       int pair;
       std::memcpy(&pair, x + r * stride + 2 * k, sizeof pair);
       const __m512bh input = (__m512bh)_mm512_set1_epi32(pair);
-      for (int b = 0; b < BLOCKS; ++b) sums[r][b].v = _mm512_dpbf16_ps(sums[r][b].v, input, weights[b]);
+      UNROLL for (int b = 0; b < BLOCKS; ++b) sums[r][b].v = _mm512_dpbf16_ps(sums[r][b].v, input, weights[b]);
     }
 #else
     Vec even[BLOCKS], odd[BLOCKS];
-    for (int b = 0; b < BLOCKS; ++b) load_pairs(w + (b * steps + k) * 2 * LANES, even[b], odd[b]);
-    for (int r = 0; r < ROWS; ++r) {
+    UNROLL for (int b = 0; b < BLOCKS; ++b) load_pairs(w + (b * steps + k) * 2 * LANES, even[b], odd[b]);
+    UNROLL for (int r = 0; r < ROWS; ++r) {
       const Vec first = spread(widen(x[r * stride + 2 * k])), second = spread(widen(x[r * stride + 2 * k + 1]));
-      for (int b = 0; b < BLOCKS; ++b) sums[r][b] = fma(second, odd[b], fma(first, even[b], sums[r][b]));
+      UNROLL for (int b = 0; b < BLOCKS; ++b) sums[r][b] = fma(second, odd[b], fma(first, even[b], sums[r][b]));
     }
 #endif
   }
@@ -83,14 +83,14 @@ __attribute__((noinline)) void tile(const T* x, int64_t stride, const Matrix& ma
   const int64_t steps = Layout<T>::steps(matrix.inputs);
   const T* w = (const T*)matrix.packed + block * steps * Layout<T>::unit * LANES;
   Vec sums[ROWS][BLOCKS];
-  for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < BLOCKS; ++b) sums[r][b] = zero();
+  UNROLL for (int r = 0; r < ROWS; ++r)
+    UNROLL for (int b = 0; b < BLOCKS; ++b) sums[r][b] = zero();
   accumulate<ROWS, BLOCKS>(x + row * stride, stride, w, steps, sums);
-  for (int b = 0; b < BLOCKS; ++b) {
+  UNROLL for (int b = 0; b < BLOCKS; ++b) {
     const Vec bias = matrix.bias ? load(matrix.bias + (block + b) * LANES) : zero();
-    for (int r = 0; r < ROWS; ++r) sums[r][b] = matrix.bias ? sums[r][b] + bias : sums[r][b];
+    UNROLL for (int r = 0; r < ROWS; ++r) sums[r][b] = matrix.bias ? sums[r][b] + bias : sums[r][b];
   }
-  for (int r = 0; r < ROWS; ++r) out.template take<BLOCKS>(row + r, block, sums[r]);
+  UNROLL for (int r = 0; r < ROWS; ++r) out.template take<BLOCKS>(row + r, block, sums[r]);
 }
 
 template <class T, int BLOCKS, class Out>
@@ -167,7 +167,7 @@ struct Store {
   int64_t outputs;
   template <int BLOCKS>
   INLINE void take(int64_t row, int64_t block, Vec (&sums)[BLOCKS]) {
-    for (int b = 0; b < BLOCKS; ++b) {
+    UNROLL for (int b = 0; b < BLOCKS; ++b) {
       const int64_t column = (block + b) * LANES;
       const Vec value = rounded(sums[b], (const R*)nullptr);
       if (column + LANES <= outputs) {
@@ -190,7 +190,7 @@ struct AddTo {
   int64_t outputs;
   template <int BLOCKS>
   INLINE void take(int64_t row, int64_t block, Vec (&sums)[BLOCKS]) {
-    for (int b = 0; b < BLOCKS; ++b) {
+    UNROLL for (int b = 0; b < BLOCKS; ++b) {
       const int64_t column = (block + b) * LANES;
       const Vec value = rounded(sums[b], (const T*)nullptr);
       T* place = x + row * stride + column;
@@ -216,7 +216,7 @@ struct Activate {
   template <int BLOCKS>
   INLINE void take(int64_t row, int64_t block, Vec (&sums)[BLOCKS]) {
     static_assert(BLOCKS % 2 == 0 || BLOCKS == 1 || BLOCKS == 3, "paired blocks come two by two");
-    for (int b = 0; b + 1 < BLOCKS; b += 2) {
+    UNROLL for (int b = 0; b + 1 < BLOCKS; b += 2) {
       const int64_t column = (block + b) / 2 * LANES;
       const T* as = nullptr;
       const Vec gate = rounded(sums[b], as), up = rounded(sums[b + 1], as);

@@ -24,6 +24,24 @@ inline void pause() {
 #endif
 }
 
+#if defined(__x86_64__)
+uint64_t control() { return __builtin_ia32_stmxcsr(); }
+void control(uint64_t word) { __builtin_ia32_ldmxcsr(uint32_t(word)); }
+constexpr uint64_t DEFAULT = 0x1f80;  // nothing traps
+#elif defined(__aarch64__)
+uint64_t control() {
+  uint64_t word;
+  asm volatile("mrs %0, fpcr" : "=r"(word));
+  return word;
+}
+void control(uint64_t word) { asm volatile("msr fpcr, %0" ::"r"(word)); }
+constexpr uint64_t DEFAULT = 0;
+#else
+uint64_t control() { return 0; }
+void control(uint64_t) {}
+constexpr uint64_t DEFAULT = 0;
+#endif
+
 class Pool {
  public:
   explicit Pool(int size) : size_(size) {
@@ -62,6 +80,7 @@ class Pool {
 
  private:
   void work(int member) {
+    const Rounding rounding;
     uint64_t seen = 0;
     while (true) {
       seen = wait(seen);
@@ -127,10 +146,14 @@ void Team::barrier() {
   }
 }
 
+Rounding::Rounding() : before_(control()) { control(DEFAULT); }
+Rounding::~Rounding() { control(before_); }
+
 Turn::Turn() { turn.lock(); }
 Turn::~Turn() { turn.unlock(); }
 
 void run(Job job, void* data) {
+  const Rounding rounding;
   if (pool == nullptr || pool->size() != wanted) {
     delete pool;
     pool = new Pool(wanted);

@@ -44,6 +44,17 @@ int threads();
 // `run`, and must hold `lock`.
 void* scratch(int64_t bytes);
 
+// While it lives, this thread rounds to nearest and keeps denormal numbers, whatever the program set; then it is as it
+// was. Without it the caller and the workers of one job might round differently.
+class Rounding {
+ public:
+  Rounding();
+  ~Rounding();
+
+ private:
+  uint64_t before_;
+};
+
 // Held from before `scratch` to after `run`.
 struct Turn {
   Turn();

@@ -15,6 +15,13 @@
 
 #define INLINE inline __attribute__((always_inline))
 
+// Before a short loop over registers: what it indexes must not live in memory.
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
 namespace SUREFOOT_NAMESPACE {
 
 using bf16 = uint16_t;  // the upper half of a float
@@ -178,9 +185,10 @@ INLINE float largest(Vec a) {
   return best;
 }
 
-// e^x for x <= 88, to about one unit in the last place: 2^n times a polynomial (Cephes' coefficients) on [-ln2/2, ln2/2].
+// e^x for x in [-87, 88], beyond it e to the nearer end, to about one unit in the last place: 2^n times a polynomial
+// (Cephes' coefficients) on [-ln2/2, ln2/2].
 INLINE Vec exponential(Vec x) {
-  x = larger(x, spread(-87.0f));
+  x = smaller(larger(x, spread(-87.0f)), spread(88.0f));
   const Vec n = nearest(x * spread(1.44269504088896341f));
   Vec r = fma(n, spread(-0.693359375f), x);
   r = fma(n, spread(2.12194440e-4f), r);
