@@ -8,6 +8,7 @@ from tests.mutants.commanding import COMMANDING
 from tests.mutants.decoding import DECODING
 from tests.mutants.drafting import DRAFTING
 from tests.mutants.examining import EXAMINING
+from tests.mutants.kernels import KERNELS
 from tests.mutants.networks import NETWORKS
 from tests.mutants.sampling import SAMPLING
 from tests.mutants.serving import SERVING
@@ -20,6 +21,7 @@ MUTANTS = (
     *SAMPLING,
     *DRAFTING,
     *NETWORKS,
+    *KERNELS,
     *SERVING,
     *STOPPING,
     *BENCHING,
