@@ -58,6 +58,8 @@ def test_the_text_does_not_depend_on_the_method(surefoot_program: Program, model
 
 HOT = ("--temperature", "2", "--ignore-eos")
 OWN = ("--draft-model", "TARGET", "--ignore-eos")
+TORCH = ("--dtype", "float64")
+"""A type the native kernels leave to torch: their rows are exact with and without ``--exact``."""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ OWN = ("--draft-model", "TARGET", "--ignore-eos")
         (("--ignore-eos",), ("--draft-model", "TARGET"), "origins"),
         ((), ("--chat",), "usage"),
         (("--chat",), ("--system", "Be brief."), "usage"),
-        ((), ("--exact", "require"), "stats"),
+        (TORCH, ("--exact", "require"), "stats"),
         ((), ("--measure-plain",), "plain"),
     ],
 )
