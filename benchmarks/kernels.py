@@ -131,9 +131,9 @@ def context(options: Options) -> Findings:
         seconds: dict[tuple[int, int], list[float]] = {case: [] for case in product(lengths, (1, 8))}
         for turn in range(2 + options.turns):
             for length, rows in turned(list(seconds), turn):
-                taken = forward_seconds(engine.target, caches[length], rows)
+                one = forward_seconds(engine.target, caches[length], rows)
                 if turn > 1:
-                    seconds[length, rows].append(taken)
+                    seconds[length, rows].append(one)
         width = 2 if dtype == "bfloat16" else 4
         weights = (path / "model.safetensors").stat().st_size * width // 2
         read = {length: weights + length * kv_bytes(path, width) for length in lengths}

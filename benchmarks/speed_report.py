@@ -19,11 +19,13 @@ TITLES = {
         "Each engine in a process of its own on the same weights, greedy, fresh random prompts; decoding alone, from "
         "the first token to the last, except under prefill. `14m` and `0.5b` (the shape of Qwen2.5-0.5B) have random "
         "weights: speed does not depend on them. OpenVINO keeps keys and values in the dtype named, not quantised.",
+        ("plain", "speculative", "verification", "prefill", "memory"),
     ),
     "kernels": (
         "Beside and beyond the forwards",
         "Ours alone: several sequences at once, a drafted token of a 1m draft model, a round without its forward, "
         "noise and processors of a vocabulary of 151,936 at T = 0.8 with top-p 0.9, and long contexts.",
+        ("sequences", "draft", "outside", "noise", "context"),
     ),
 }
 
@@ -33,11 +35,15 @@ def sections(results: Path = RESULTS) -> list[str]:
     path = results / "reasons.json"
     reasons = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     found = []
-    for name, (title, note) in TITLES.items():
+    for name, (title, note, order) in TITLES.items():
         path = results / f"{name}.json"
         if path.exists():
             parts = json.loads(path.read_text(encoding="utf-8"))
-            body = [part(f"{name}.{measurement}", parts[measurement], reasons) for measurement in parts]
+            body = [
+                part(f"{name}.{measurement}", parts[measurement], reasons)
+                for measurement in order
+                if measurement in parts
+            ]
             found.append("\n".join([f"## {title}\n", note + "\n", *body]))
     return found
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from time import sleep
+from typing import Any
 
 from benchmarks.common import rotated
 
@@ -128,20 +129,20 @@ class Peer:
             self._process.stdout.close()
         self._log.close()
 
-    def _ask(self, **request: object) -> dict[str, object]:
+    def _ask(self, **request: object) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return self._read()
 
-    def _read(self) -> dict[str, object]:
+    def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self._log.seek(0)
             tail = self._log.read()[-2000:]
             raise PeerError(f"the worker of {self._name} ended where an answer was expected. It said:\n{tail}")
-        answer: dict[str, object] = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
 

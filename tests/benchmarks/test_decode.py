@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from benchmarks.checkpoints import SHAPES, Kind, checkpoint
+from benchmarks.decode import MEASUREMENTS as DECODE
 from benchmarks.decode import PEERS, faster, rate, same_tokens
 from benchmarks.figures import Aim, Figure, Findings, prompts, save
+from benchmarks.kernels import MEASUREMENTS as KERNELS
 from benchmarks.kernels import equal_alone, filled
 from benchmarks.peers.client import INTERPRETERS, Answer, Arm, Peer, PeerError, Setup, in_turn, running
-from benchmarks.speed_report import part, sections
+from benchmarks.speed_report import TITLES, part, sections
 
 import surefoot
 from surefoot.engine import Engine
@@ -128,6 +130,13 @@ def test_the_report_shows_misses_with_their_reasons(tmp_path: Path) -> None:
     assert "left out: gone" in text
     (tmp_path / "reasons.json").write_text(json.dumps({"decode.plain": "it is slow."}), encoding="utf-8")
     assert "1 of 2 aims missed: it is slow." in sections(tmp_path)[0]
+
+
+def test_every_measurement_has_a_place_in_the_report() -> None:
+    assert {name: set(order) for name, (_, _, order) in TITLES.items()} == {
+        "decode": set(DECODE),
+        "kernels": set(KERNELS),
+    }
 
 
 def test_without_results_there_is_no_section(tmp_path: Path) -> None:
