@@ -8,7 +8,7 @@ import re
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from surefoot import native
 from surefoot.errors import OptionError, TargetError
 from surefoot.native import library, records
-from surefoot.native.library import INSTRUCTIONS, Absent, Library, open_library
+from surefoot.native.library import Absent, Library, open_library
 from surefoot.native.tensors import Packed, normalise, pack, pack_pairs, product, product_reference, unpack_rows
 from surefoot.options import Environment
 
@@ -29,25 +29,6 @@ SIZES = [(inputs, outputs) for inputs in (33, 47, 130) for outputs in (17, 300, 
 DTYPES = [torch.float32, torch.bfloat16]
 
 pytestmark = pytest.mark.skipif(not BUILT.exists(), reason="the kernels were not built: there is no C++ compiler")
-
-
-@pytest.fixture
-def kernels() -> Iterator[Library]:
-    """The kernels, left as they were found."""
-    opened = native.available()
-    assert opened is not None, native.why_not()
-    before = opened.instructions
-    yield opened
-    opened.choose(before)
-    opened.use_threads(None)
-
-
-@pytest.fixture(params=INSTRUCTIONS)
-def each_set(kernels: Library, request: pytest.FixtureRequest) -> str:
-    """Every instruction set this processor has, in turn."""
-    if not kernels.choose(request.param):
-        pytest.skip(f"this processor, or the compiler, has no {request.param}")
-    return str(request.param)
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 5) -> Tensor:
