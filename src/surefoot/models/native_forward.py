@@ -26,7 +26,7 @@ from surefoot.models.weights import LayerWeights
 from surefoot.native import Packed, normalise, pack, pack_pairs, product, unpack_rows
 from surefoot.native.library import Library
 from surefoot.native.records import KIND_ATTENTION, KIND_COPY, KIND_MLP, Attention, Mlp, type_code
-from surefoot.ops.rope import RopeTables
+from surefoot.ops.rope import Factors, RopeTables
 from surefoot.tree import path_to
 
 IntArray: TypeAlias = NDArray[np.int64]
@@ -106,7 +106,10 @@ class NativeForward:
         return x, tuple(captured[layer] for layer in capture)
 
     def _compute(self, x: Tensor, spans: Sequence[Span], steps: IntArray) -> None:
-        rows, sequences, seen = _layout(spans)
+        rows, seen = _chain_rows(spans[0]) if _is_long_chain(spans) else _rows(spans)
+        # Held until the end: a cache that another thread makes may replace a table that grows.
+        tables = [span.cache.rope.reserve(span.cache.length + len(span.nodes.parents)) for span in spans]
+        sequences = _sequences(spans, tables)
         call = np.array(
             [
                 self._type,
@@ -162,7 +165,7 @@ class NativeForward:
     def _layer_differs(self, x_NH: Tensor, layer: int, generator: torch.Generator) -> bool:
         """Whether some node of a chain or tree comes out otherwise than at the end of its path, row after row."""
         config, most = self._config, max(ROW_COUNTS)
-        length = min(CONTEXT, config.context_length - most)
+        length = max(0, min(CONTEXT, config.context_length - most))
         cache = KVCache(
             owner=self,
             capacity=length + most,
@@ -249,21 +252,21 @@ def _address(array: IntArray) -> int:
     return address
 
 
-def _layout(spans: Sequence[Span]) -> tuple[IntArray, IntArray, IntArray]:
-    """The records ``Row [N, 6]`` and ``Sequence [S, 5]`` of a forward, and the places its rows see of their rounds."""
-    if len(spans) == 1 and spans[0].nodes.is_chain and spans[0].num_new > _FEW:
-        rows, seen = _chain_rows(spans[0])
-    else:
-        rows, seen = _rows(spans)
-    sequences = []
-    for span in spans:
-        first, second = span.cache.rope.reserve(span.cache.length + len(span.nodes.parents))
-        place = span.cache.address
-        sequences.append((place, span.cache.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1]))
-    return rows, np.array(sequences, dtype=np.int64), seen
+def _is_long_chain(spans: Sequence[Span]) -> bool:
+    return len(spans) == 1 and spans[0].nodes.is_chain and spans[0].num_new > _FEW
+
+
+def _sequences(spans: Sequence[Span], tables: Sequence[Factors]) -> IntArray:
+    """The records ``Sequence [S, 5]`` of a forward."""
+    rows = []
+    for span, (first, second) in zip(spans, tables, strict=True):
+        cache = span.cache
+        rows.append((cache.address, cache.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1]))
+    return np.array(rows, dtype=np.int64)
 
 
 def _chain_rows(span: Span) -> tuple[IntArray, IntArray]:
+    """The records ``Row [N, 6]`` of a chain, and the places its rows see of their round."""
     stop = span.cache.length + len(span.nodes.parents)
     places = np.arange(stop - span.num_new, stop, dtype=np.int64)
     rows = np.empty((span.num_new, 6), dtype=np.int64)
@@ -275,6 +278,7 @@ def _chain_rows(span: Span) -> tuple[IntArray, IntArray]:
 
 
 def _rows(spans: Sequence[Span]) -> tuple[IntArray, IntArray]:
+    """The same of any rounds, row by row."""
     rows: list[tuple[int, int, int, int, int, int]] = []
     seen: list[int] = []
     for index, (cache, (parents, depths, is_chain), num_new) in enumerate((s.cache, s.nodes, s.num_new) for s in spans):
