@@ -5,6 +5,7 @@
 #   make mutants  plant defects one at a time; each must be killed by a test
 #   make bench    the benchmarks (only on an idle machine)
 #   make size     line budgets beside actuals
+#   make cross    compile the kernels for AArch64 and check them under qemu
 #   make peers    other engines, each in its own environment, to be measured beside ours
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ INSTALLED := .venv/.installed
 BUILT := .venv/.built
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check mutants bench size peers setup
+.PHONY: demo test check mutants bench cross size peers setup
 
 demo: setup
 	$(BIN)/python examples/demo.py
@@ -41,6 +42,9 @@ bench: setup
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.decode
 	$(BIN)/python -m benchmarks.report
+
+cross: setup
+	$(BIN)/python -m tests.native.cross
 
 size: setup
 	$(BIN)/python -m tools.size

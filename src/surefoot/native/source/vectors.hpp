@@ -1,8 +1,9 @@
 // Sixteen floats at a time, for one instruction set per translation unit.
 //
-// SUREFOOT_ISA names the set: 0 portable vectors, 1 AVX2 with FMA, 2 AVX-512, 3 AVX-512 with BF16. Every operation
-// is one fixed sequence of roundings, so that what a kernel computes depends on its operands alone. The files are
-// compiled with -ffp-contract=off: a product and a sum are fused where `fma` says so and nowhere else.
+// SUREFOOT_ISA names the set: 0 portable vectors (with the fused product that every AArch64 has, on AArch64), 1 AVX2 with
+// FMA, 2 AVX-512, 3 AVX-512 with BF16. Every operation is one fixed sequence of roundings, so that what a kernel computes
+// depends on its operands alone. The files are compiled with -ffp-contract=off: a product and a sum are fused where `fma`
+// says so and nowhere else.
 #pragma once
 
 #include <cmath>
@@ -11,6 +12,8 @@
 
 #if SUREFOOT_ISA >= 1
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define INLINE inline __attribute__((always_inline))
@@ -122,49 +125,69 @@ INLINE void load_pairs(const bf16* p, Vec& even, Vec& odd) {
 
 #else
 
-typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t Words __attribute__((vector_size(64), aligned(2), may_alias));
-typedef int32_t Ints __attribute__((vector_size(64)));
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "pairs of bf16 are read as words with the first one below");
+
+// Four at a time: what the narrowest processors with vectors have, so that no compiler splits them in memory.
+typedef float Floats __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(16), aligned(2), may_alias));
+typedef int32_t Ints __attribute__((vector_size(16)));
 
 struct Vec {
-  Floats v;
+  Floats v[4];
 };
-INLINE Vec zero() { return {Floats{}}; }
-INLINE Vec spread(float x) { return {Floats{} + x}; }
-INLINE Vec load(const float* p) { return {*(const Floats*)p}; }
-INLINE void store(float* p, Vec a) { *(Floats*)p = a.v; }
-INLINE Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
-INLINE Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
-INLINE Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
-INLINE Vec operator/(Vec a, Vec b) { return {a.v / b.v}; }
-INLINE Vec larger(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
-INLINE Vec smaller(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
-INLINE Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }  // rounded twice: no set of instructions is assumed
+#define EACH(expression)                                    \
+  Vec result;                                               \
+  UNROLL for (int i = 0; i < 4; ++i) result.v[i] = expression; \
+  return result
+INLINE Vec spread(float x) { EACH((Floats{x, x, x, x})); }
+INLINE Vec zero() { return spread(0.0f); }
+INLINE Vec load(const float* p) { EACH(((const Floats*)p)[i]); }
+INLINE void store(float* p, Vec a) {
+  UNROLL for (int i = 0; i < 4; ++i) ((Floats*)p)[i] = a.v[i];
+}
+INLINE Vec operator+(Vec a, Vec b) { EACH(a.v[i] + b.v[i]); }
+INLINE Vec operator-(Vec a, Vec b) { EACH(a.v[i] - b.v[i]); }
+INLINE Vec operator*(Vec a, Vec b) { EACH(a.v[i] * b.v[i]); }
+INLINE Vec operator/(Vec a, Vec b) { EACH(a.v[i] / b.v[i]); }
+INLINE Vec larger(Vec a, Vec b) { EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+INLINE Vec smaller(Vec a, Vec b) { EACH(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+#if defined(__aarch64__)
+INLINE Vec fma(Vec a, Vec b, Vec c) { EACH(vfmaq_f32(c.v[i], a.v[i], b.v[i])); }
+#else
+INLINE Vec fma(Vec a, Vec b, Vec c) { EACH(a.v[i] * b.v[i] + c.v[i]); }  // rounded twice: no instruction is assumed
+#endif
 INLINE Vec nearest(Vec a) {
-  const Floats big = Floats{} + 12582912.0f;  // 1.5 * 2^23: adding it leaves no fraction
-  return {(a.v + big) - big};
+  const Vec big = spread(12582912.0f);  // 1.5 * 2^23: adding it leaves no fraction
+  return (a + big) - big;
 }
-INLINE Vec scaled(Vec a, Vec n) {
-  const Ints whole = __builtin_convertvector(n.v, Ints), half = whole >> 1, rest = whole - half;
+INLINE Floats scaled_quarter(Floats a, Floats n) {
+  const Ints whole = __builtin_convertvector(n, Ints), half = whole >> 1, rest = whole - half;
   const Ints first = (half + 127) << 23, second = (rest + 127) << 23;
-  return {a.v * (Floats)first * (Floats)second};
+  return a * (Floats)first * (Floats)second;
 }
+INLINE Vec scaled(Vec a, Vec n) { EACH(scaled_quarter(a.v[i], n.v[i])); }
 INLINE Vec load(const bf16* p) {
-  Words wide;
-  for (int i = 0; i < LANES; ++i) wide[i] = uint32_t(p[i]) << 16;
-  return {(Floats)wide};
+  EACH(((Floats)(Words{p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]} << 16)));
+}
+INLINE Words narrowed(Floats a) {
+  const Words bits = (Words)a;
+  const Words rounded = bits + (((bits >> 16) & 1) + 0x7fff);
+  return (Words)(a == a ? (Floats)rounded : (Floats)(bits | 0x400000)) >> 16;
 }
 INLINE void store(bf16* p, Vec a) {
-  const Words bits = (Words)a.v;
-  const Words rounded = bits + (((bits >> 16) & 1) + 0x7fff);
-  const Words kept = (Words)(a.v == a.v ? (Floats)rounded : (Floats)(bits | 0x400000));
-  for (int i = 0; i < LANES; ++i) p[i] = bf16(kept[i] >> 16);
+  UNROLL for (int i = 0; i < 4; ++i) {
+    const Words narrow = narrowed(a.v[i]);
+    for (int lane = 0; lane < 4; ++lane) p[4 * i + lane] = bf16(narrow[lane]);
+  }
 }
 INLINE void load_pairs(const bf16* p, Vec& even, Vec& odd) {
-  const Words both = *(const Words*)p;  // little-endian: the first of a pair is the lower half
-  even.v = (Floats)(both << 16);
-  odd.v = (Floats)(both & 0xffff0000u);
+  UNROLL for (int i = 0; i < 4; ++i) {
+    const Words both = ((const Words*)p)[i];
+    even.v[i] = (Floats)(both << 16);
+    odd.v[i] = (Floats)(both & 0xffff0000u);
+  }
 }
+#undef EACH
 
 #endif
 
@@ -186,9 +209,9 @@ INLINE float largest(Vec a) {
 }
 
 // e^x for x in [-87, 88], beyond it e to the nearer end, to about one unit in the last place: 2^n times a polynomial
-// (Cephes' coefficients) on [-ln2/2, ln2/2].
+// (Cephes' coefficients) on [-ln2/2, ln2/2]. NaN stays NaN, for it is the second operand.
 INLINE Vec exponential(Vec x) {
-  x = smaller(larger(x, spread(-87.0f)), spread(88.0f));
+  x = smaller(spread(88.0f), larger(spread(-87.0f), x));
   const Vec n = nearest(x * spread(1.44269504088896341f));
   Vec r = fma(n, spread(-0.693359375f), x);
   r = fma(n, spread(2.12194440e-4f), r);
