@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ LAYER = "model.layers.1"
 HALVES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
+KEEPING = LoadOptions(trainable=True)
+"""With the weights as torch parameters, to be looked at."""
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path / "model")
@@ -30,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("family", ARCHITECTURES)
 @pytest.mark.parametrize("tied", [False, True])
 def test_every_parameter_is_the_checkpoints_and_none_stays_nan(tmp_path: Path, family: str, tied: bool) -> None:
-    loaded = load_target(make_checkpoint(tmp_path / "model", family, tie_word_embeddings=tied), LoadOptions())
+    loaded = load_target(make_checkpoint(tmp_path / "model", family, tie_word_embeddings=tied), KEEPING)
     expected = make_model(family, torch.float32, tie_word_embeddings=tied).state_dict()
     found = loaded.model.state_dict()
     assert found.keys() == expected.keys()
@@ -85,7 +90,7 @@ def test_a_weight_too_large_for_the_dtype_asked_for_is_named(directory: Path) ->
     large = torch.ones(48)
     large[0] = 1e6
     change_tensors(directory, {"model.norm.weight": large})
-    assert load_target(directory, LoadOptions()).model.norm.max() == 1e6
+    assert load_target(directory, KEEPING).model.norm.max() == 1e6
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight, once converted to torch\.float16"):
         load_target(directory, LoadOptions(dtype="float16"))
 
@@ -94,7 +99,7 @@ def test_a_weight_too_large_for_the_dtype_asked_for_is_named(directory: Path) ->
 @pytest.mark.parametrize("asked", ["auto", *HALVES])
 def test_weights_are_converted_once_to_the_dtype_asked_for(tmp_path: Path, stored: str, asked: DTypeName) -> None:
     directory = make_checkpoint(tmp_path / "model", dtype=HALVES[stored])
-    model = load_target(directory, LoadOptions(dtype=asked)).model
+    model = load_target(directory, replace(KEEPING, dtype=asked)).model
     expected = HALVES[stored] if asked == "auto" else HALVES[asked]
     assert {parameter.dtype for parameter in model.parameters()} == {expected}
     assert torch.equal(model.norm, make_model(dtype=torch.float32).norm.to(HALVES[stored]).to(expected))
@@ -103,11 +108,11 @@ def test_weights_are_converted_once_to_the_dtype_asked_for(tmp_path: Path, store
 def test_without_a_dtype_in_the_config_the_weights_decide(tmp_path: Path) -> None:
     directory = make_checkpoint(tmp_path / "model", dtype=torch.bfloat16)
     change_json(directory, "config.json", torch_dtype=None)
-    assert load_target(directory, LoadOptions()).model.norm.dtype == torch.bfloat16
+    assert load_target(directory, KEEPING).model.norm.dtype == torch.bfloat16
     change_tensors(directory, {"model.norm.weight": torch.ones(48)})
     with pytest.raises(CheckpointError, match=r"bfloat16, torch\.float32"):
         load_target(directory, LoadOptions())
-    assert load_target(directory, LoadOptions(dtype="float32")).model.norm.dtype == torch.float32
+    assert load_target(directory, replace(KEEPING, dtype="float32")).model.norm.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -126,14 +131,14 @@ def test_the_config_names_the_dtype(directory: Path, changes: dict[str, object],
         with pytest.raises(CheckpointError, match="dtype"):
             load_target(directory, LoadOptions())
     else:
-        assert load_target(directory, LoadOptions()).model.norm.dtype == expected
+        assert load_target(directory, KEEPING).model.norm.dtype == expected
 
 
 def test_a_stored_copy_of_a_tied_head_must_be_the_embedding(tmp_path: Path) -> None:
     directory = make_checkpoint(tmp_path / "model", tie_word_embeddings=True)
     embedding = make_model(dtype=torch.float32, tie_word_embeddings=True).embedding.detach()
     change_tensors(directory, {"lm_head.weight": embedding.clone()})
-    assert torch.equal(load_target(directory, LoadOptions()).model.embedding, embedding)
+    assert torch.equal(load_target(directory, KEEPING).model.embedding, embedding)
     change_tensors(directory, {"lm_head.weight": embedding + 1})
     with pytest.raises(CheckpointError, match=r"lm_head\.weight.*tie"):
         load_target(directory, LoadOptions())
@@ -151,7 +156,7 @@ def test_weights_at_odd_offsets_load(directory: Path) -> None:
     header = json.dumps(json.loads(raw[8 : 8 + length])).encode()
     header += b" " * ((3 - len(header)) % 8)
     path.write_bytes(len(header).to_bytes(8, "little") + header + raw[8 + length :])
-    model = load_target(directory, LoadOptions()).model
+    model = load_target(directory, KEEPING).model
     assert torch.equal(model.norm, make_model(dtype=torch.float32).norm)
 
 

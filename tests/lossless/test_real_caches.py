@@ -224,10 +224,10 @@ class BrokenTarget:
     def __getattr__(self, name: str) -> object:
         return getattr(self.model, name)
 
-    def new_cache(self, capacity: int) -> KVCache:
-        new = self.model.new_cache(2 * capacity)
+    def new_cache(self, length: int, *, spare: int = 0) -> KVCache:
+        new = self.model.new_cache(2 * length, spare=2 * spare)
         if issubclass(self.defect, Transaction):
-            new.transaction = self.defect(2 * capacity)
+            new.transaction = self.defect(new.capacity)
         else:
             new.__class__ = self.defect
         return new
