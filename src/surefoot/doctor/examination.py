@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from surefoot.api import load
-from surefoot.doctor.check import Check, Findings, Report
+from surefoot.doctor.check import Check, Findings, Level, Report
 from surefoot.doctor.files import ModelFiles, examine_files, find
 from surefoot.doctor.memory import Need, check_memory, free_memory
 from surefoot.doctor.pair import check_context, check_tokenizers, check_vocabulary
@@ -194,10 +194,13 @@ def _load(given: Examination, alone: bool) -> tuple[Check, Engine]:
 
 def _speculate(findings: Findings, engine: Engine, speculative: SpeculativeOptions) -> Prediction | None:
     prompts = probe_prompts(engine)
-    check = check_equality(engine, prompts, speculative)
-    findings.add(check)
-    if check.level == "FAIL":
+    mend = "Check that the tokenizer belongs to the model: it cannot read the built-in texts"
+    level = _attempt(findings, "equality", mend, lambda: _leveled(check_equality(engine, prompts, speculative)))
+    if level in (None, "FAIL"):
         findings.skip("the equality check failed", "speedup")
         return None
-    mend = "Choose another drafter"
-    return _attempt(findings, "speedup", mend, lambda: check_speed(engine, prompts, speculative))
+    return _attempt(findings, "speedup", "Choose another drafter", lambda: check_speed(engine, prompts, speculative))
+
+
+def _leveled(check: Check) -> tuple[Check, Level]:
+    return check, check.level

@@ -82,17 +82,18 @@ def _strict(model: DecoderModel, exact: str, options: LoadOptions) -> bool:
 
 
 def probe_prompts(engine: Engine) -> list[Tokens]:
-    """The built-in prompts that suit the model, none longer than half its context.
-
-    Raises:
-        TokenizerError: the model has no tokenizer.
-    """
-    half = engine.target.context_length // 2
-    return [engine.encode(prompt)[-half:] for prompt in builtin(engine.tokenizer)]
+    """The built-in prompts that suit the model, which has a tokenizer, none longer than half its context."""
+    assert engine.tokenizer is not None
+    half = max(1, engine.target.context_length // 2)
+    return [engine.tokenizer.encode(prompt)[-half:] for prompt in builtin(engine.tokenizer)]
 
 
 def check_equality(engine: Engine, prompts: Sequence[Tokens], speculative: SpeculativeOptions) -> Check:
-    """Whether answers of 64 tokens, greedy and at temperature 0.8 with a seed, are the same with speculation."""
+    """Whether answers of 64 tokens, greedy and at temperature 0.8 with a seed, are the same with speculation.
+
+    Raises:
+        SurefootError: the model cannot read the prompts.
+    """
     name = "equality"
     settings = Settings(
         sampling=tuple(
