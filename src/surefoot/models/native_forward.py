@@ -88,7 +88,7 @@ class NativeForward:
         """Input embeddings ``[N, H]`` of int64 ``[N]``."""
         if self._embedding is not None:
             return functional.embedding(tokens, self._embedding)
-        return unpack_rows(self._head, tokens)
+        return unpack_rows(self._head, tokens.contiguous())
 
     def run(self, x: Tensor, spans: Sequence[Span], capture: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """As :meth:`surefoot.models.forward.Forward.run`; ``x [N, H]`` is changed in place.
