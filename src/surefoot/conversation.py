@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from surefoot.errors import CacheError, RequestError
+from surefoot.errors import CacheError, DrafterError, RequestError
 from surefoot.opening import Asked, OnRound, Opener, Prompt
 from surefoot.options import SamplingParams, SpeculativeOptions
 from surefoot.protocols import Cache, Drafter, DrafterModel
@@ -92,10 +92,11 @@ class Conversation:
         cache, kept = self._cut_cache(asked)
         drafter, kept = self._drafter_at(asked, kept)
         if cache is None or not kept:
+            self._cache, self._tokens = None, ()
             length = self._opener.length(asked)
             # Later turns are longer: untouched room costs little, and moving a cache costs a copy.
             cache = self._opener.target.new_cache(length, spare=max(length, asked.spare))
-        self._cache, self._drafter, self._model = cache, drafter, asked.drafter
+        self._cache = cache
         self._request = self._opener.resume(asked, cache, drafter, keeps_drafter=True)
         self._stream = Stream(self._request)
         return self._stream
@@ -109,7 +110,9 @@ class Conversation:
             return
         emitted = tuple(event.token for event in request.stops.events)
         self._tokens = (*request.prompt, *emitted)[: self._cache.length]
-        if request.decoding.tally.fallbacks or stream.failed:
+        if request.decoding.tally.fallbacks:  # closed already
+            self._drafter = self._model = None
+        elif stream.failed:
             self._drop_drafter()
 
     def _cut_cache(self, asked: Asked) -> tuple[Cache | None, int]:
@@ -131,16 +134,30 @@ class Conversation:
 
     def _drafter_at(self, asked: Asked, kept: int) -> tuple[Drafter, int]:
         """The drafter after the kept tokens, and how many may be kept: a new one that reads the target's rows needs all
-        of them computed again."""
-        if self._drafter is not None and self._model is asked.drafter:
-            self._drafter.truncate(kept)
-            return self._drafter, kept
-        self._drop_drafter()
-        drafter = asked.drafter.start(self._opener.target)
-        if drafter.capture != _READS_NO_ROWS:
-            return drafter, 0
-        if kept:
-            drafter.observe(asked.prompt[:kept], TargetOutput(logits=None), None)
+        of them computed again.
+
+        Raises:
+            DrafterError: it failed; the next turn begins a new one.
+        """
+        is_new = self._drafter is None or self._model is not asked.drafter
+        if is_new:
+            self._drop_drafter()
+            self._drafter, self._model = asked.drafter.start(self._opener.target), asked.drafter
+        drafter = self._drafter
+        assert drafter is not None
+        try:
+            if not is_new:
+                drafter.truncate(kept)
+            elif drafter.capture != _READS_NO_ROWS:
+                return drafter, 0
+            elif kept:
+                drafter.observe(asked.prompt[:kept], TargetOutput(logits=None), None)
+        except Exception as error:
+            self._drop_drafter()
+            raise DrafterError(
+                f"the drafter {type(drafter).__name__} failed between turns: {type(error).__name__}: {error}; expected "
+                "one that goes back to an earlier length. Ask again, and a new one begins"
+            ) from error
         return drafter, kept
 
     def _drop_drafter(self) -> None:

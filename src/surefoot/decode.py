@@ -57,6 +57,7 @@ class Decoding:
     root: int = -1
     failed: bool = False
     _draft_seconds: float = 0.0
+    _closed: bool = False
 
     def begin(self, logits: Tensor) -> Verdict:
         """Draws the first token from the prompt's last row, ``logits [1, V]`` or more rows: the first root."""
@@ -112,7 +113,10 @@ class Decoding:
             self._drop_drafter(error)
 
     def close(self) -> None:
-        """Leaves the cache valid: what was committed stays, what was tentative goes."""
+        """Leaves the cache valid: what was committed stays, what was tentative goes. Does nothing the second time."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             self.cache.rollback()
         finally:
@@ -130,12 +134,16 @@ class Decoding:
         depth = max(depths(tree.parents), default=0)
         if not 1 <= len(tree) <= plan.num_nodes + 1 or depth > plan.depth:
             raise DrafterError(f"it proposed {len(tree) - 1} nodes, depth {depth}; the plan allows {plan}")
+        if tree.parents[0] != -1 or min(tree.parents[1:], default=0) < 0:
+            raise DrafterError(f"it proposed parents {tree.parents}; expected -1 for the root alone")
         tokens = host_tokens(tree.tokens)  # the ids are needed on the host for the walk anyway
         if len(tokens) != len(tree) or tokens[0] != self.root or min(tokens) < 0 or max(tokens) >= self.vocab_size:
             raise DrafterError(
                 f"it proposed ids {tokens} for {len(tree)} nodes; expected the root {self.root} first and ids below "
                 f"{self.vocab_size}"
             )
+        if tree.q is not None:
+            _check_laws(tree.q, tree.tokens[1:], self.vocab_size)
 
     def _cut(self, verdict: Verdict, logits: Tensor) -> Verdict:
         count, self.finish_reason = self.stops.take(verdict, logits)
@@ -150,13 +158,25 @@ class Decoding:
         """Goes on plainly for the rest of the request: warned, and counted in ``fallbacks``."""
         failed, self.drafter = self.drafter, NoDraft()
         self.tally.fallbacks += 1
+        reason = f"{type(error).__name__}: {error}"
+        try:
+            failed.close()
+        except Exception as another:  # noqa: BLE001  (as in draft)
+            reason += f"; closing it failed too: {type(another).__name__}: {another}"
         warnings.warn(
-            f"the drafter {type(failed).__name__} failed and is dropped for this request: "
-            f"{type(error).__name__}: {error}",
+            f"the drafter {type(failed).__name__} failed and is dropped for this request: {reason}",
             RuntimeWarning,
             stacklevel=3,
         )
-        failed.close()
+
+
+def _check_laws(q: Tensor, drafted: Tensor, vocab_size: int) -> None:
+    """Holds the laws ``q [N - 1, V]`` of drafted tokens ``[N - 1]`` to their shape, and to have allowed the tokens."""
+    expected = (len(drafted), vocab_size)
+    if q.shape != expected:
+        raise DrafterError(f"it proposed q of shape {tuple(q.shape)}; expected {expected}")
+    if not bool((q.gather(1, drafted.to(q.device).unsqueeze(1)) > 0).all()):  # a transfer, where q is sampled anyway
+        raise DrafterError("its q gives a drafted token no probability; expected the law it was sampled from")
 
 
 def decode(target: Target, prompt: Sequence[int], decoding: Decoding) -> Iterator[Verdict]:

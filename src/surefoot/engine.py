@@ -10,7 +10,7 @@ from surefoot.conversation import Conversation
 from surefoot.drafters import DRAFTERS
 from surefoot.drafters.none import NoDrafts
 from surefoot.errors import OptionError, PromptError, TokenizerError
-from surefoot.opening import Asked, OnRound, Opener, Prompt
+from surefoot.opening import Asked, Message, OnRound, Opener, Prompt
 from surefoot.options import MAX_SEED, SamplingParams, SpeculativeOptions
 from surefoot.protocols import DrafterModel, Target
 from surefoot.request import Result, Stream
@@ -180,7 +180,8 @@ class Engine:
         if isinstance(prompt, str):
             tokens = self._tokenizer_for("a text prompt").encode(prompt)
         elif _is_chat(prompt):
-            tokens = self._tokenizer_for("a chat prompt").chat([m for m in prompt if isinstance(m, Mapping)])
+            messages = _as_messages(prompt)
+            tokens = self._tokenizer_for("a chat prompt").chat(messages)
         else:
             tokens = _as_ids(prompt)
         if not tokens:
@@ -237,6 +238,13 @@ class Engine:
 
 def _is_chat(prompt: Prompt) -> bool:
     return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def _as_messages(messages: Sequence[object]) -> list[Message]:
+    for message in messages:
+        if not isinstance(message, Mapping):
+            raise PromptError(f"found {message!r:.80} among chat messages; expected each to have a role and content")
+    return [message for message in messages if isinstance(message, Mapping)]
 
 
 def _as_ids(ids: Sequence[object]) -> Tokens:

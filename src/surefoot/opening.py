@@ -81,13 +81,6 @@ class Opener:
         cache = self.target.new_cache(self.length(asked), spare=asked.spare)
         return self.resume(asked, cache, asked.drafter.start(self.target), keeps_drafter=False)
 
-    def beside(self, first: Request, asked: Asked) -> Request:
-        """Another sample of the prompt of ``first``: it begins with the same cache, and a drafter of its own."""
-        drafter = asked.drafter.start(self.target)
-        request = self.resume(asked, first.decoding.cache, drafter, keeps_drafter=False)
-        request.prompt_logprobs = first.prompt_logprobs
-        return request
-
     def resume(self, asked: Asked, cache: Cache, drafter: Drafter, *, keeps_drafter: bool) -> Request:
         """A request on a cache that holds a beginning of its prompt, which ``drafter`` has observed too."""
         params, speculative = asked.params, asked.speculative

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from inspect import GEN_RUNNING, getgeneratorstate
 
 from surefoot.decode import Decoding, decode, read_prompt
 from surefoot.errors import RequestError
@@ -90,7 +91,7 @@ class Request:
         finish: FinishReason | None = self.decoding.finish_reason
         if events:
             finish = events[-1].finish_reason
-        elif self.stops.remaining == 0:
+        elif finish is None and self.stops.remaining == 0:
             finish = "length"
         return Result(
             text="".join(event.text for event in events),
@@ -122,6 +123,7 @@ class Stream:
         return self
 
     def __next__(self) -> Event:
+        require_idle(self._events)
         try:
             return next(self._events)
         except StopIteration:
@@ -144,7 +146,9 @@ class Stream:
 
     def close(self) -> None:
         """Ends the request where it stands; the target's state stays valid."""
+        require_idle(self._events)
         self._events.close()
+        self._request.decoding.close()  # events that were never asked for have closed nothing
         self._ended = True
 
     @property
@@ -167,3 +171,12 @@ class Stream:
         if not self._ended:
             raise RequestError("the stream is still open; read it to its end or close() it, then ask for its result")
         return self._request.result()
+
+
+def require_idle(events: Generator[object, None, None]) -> None:
+    """Refuses to read or close events that are just being computed, for ``on_token`` or in another thread."""
+    if getgeneratorstate(events) == GEN_RUNNING:
+        raise RequestError(
+            "these events are being read, by a caller of on_token or on_round or in another thread; expected one "
+            "reader. Use cancel() to end them from there"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from surefoot.decode import advance, prefill
 from surefoot.errors import RequestError
-from surefoot.request import Request, Result
+from surefoot.request import Request, Result, require_idle
 from surefoot.types import Event
 
 
@@ -29,6 +29,7 @@ class Samples:
         return self
 
     def __next__(self) -> tuple[int, Event]:
+        require_idle(self._events)
         try:
             return next(self._events)
         except BaseException:
@@ -42,13 +43,22 @@ class Samples:
         self.close()
 
     def cancel(self, sample: int | None = None) -> None:
-        """Ends one sample at its next token, or all of them."""
-        for request in self._requests if sample is None else self._requests[sample : sample + 1]:
+        """Ends one sample at its next token, or all of them.
+
+        Raises:
+            RequestError: there is no such sample.
+        """
+        most = len(self._requests) - 1
+        if sample is not None and not 0 <= sample <= most:
+            raise RequestError(f"sample {sample} was to be cancelled; expected 0 to {most}, or None for all")
+        for request in self._requests if sample is None else (self._requests[sample],):
             request.stops.cancel()
 
     def close(self) -> None:
         """Ends all samples where they stand."""
+        require_idle(self._events)
         self._events.close()
+        self._close_all()  # events that were never asked for have closed nothing
         self._ended = True
 
     @property
@@ -79,8 +89,11 @@ class Samples:
                     advance(first.target, [request.decoding for request in share])
                 yield from self._news()
         finally:
-            for request in self._requests:
-                request.decoding.close()
+            self._close_all()
+
+    def _close_all(self) -> None:
+        for request in self._requests:
+            request.decoding.close()
 
     def _news(self) -> Iterator[tuple[int, Event]]:
         for index, request in enumerate(self._requests):
