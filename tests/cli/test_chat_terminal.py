@@ -23,7 +23,7 @@ def test_somebody_chats_in_a_terminal() -> None:
         greeting = plain(terminal.expect("> "))
         assert "accepted draft  correction  bonus" in greeting
         assert "completion mode" in greeting
-        assert "pebble, 4 drafts per round from pebble-draft, context 512" in greeting
+        assert "pebble, 4 drafts per round from pebble-draft, context 2048" in greeting
 
         terminal.type("/set max_tokens 24\r")
         terminal.expect("max_tokens 24.*> ")

@@ -28,7 +28,7 @@ def test_the_need_is_what_a_loaded_model_takes(tmp_path: Path, family: str, dtyp
     path = make_checkpoint(tmp_path / "model", family, tie_word_embeddings=family == "llama", dtype=torch.bfloat16)
     _, files = examine_files(find(str(path)), "target")
     need = Need.of(files, dtype, CPU)
-    model = load_target(path, LoadOptions(dtype=dtype, device="cpu")).model
+    model = load_target(path, LoadOptions(dtype=dtype, device="cpu", trainable=True)).model
     assert need.weights == sum(parameter.nbytes for parameter in model.parameters())
     cache = model.new_cache(40)
     rows = [*cache.rows_to_write(0, 1)]

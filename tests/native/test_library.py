@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import re
 import signal
@@ -20,7 +21,16 @@ from surefoot import native
 from surefoot.errors import OptionError, TargetError
 from surefoot.native import library, records
 from surefoot.native.library import Absent, Library, open_library
-from surefoot.native.tensors import Packed, normalise, pack, pack_pairs, product, product_reference, unpack_rows
+from surefoot.native.tensors import (
+    Packed,
+    normalise,
+    pack,
+    pack_in_place,
+    pack_pairs,
+    product,
+    product_reference,
+    unpack_rows,
+)
 from surefoot.options import Environment
 
 BUILT = Path(library.__file__).with_name("libsurefoot.so")
@@ -132,6 +142,21 @@ def test_unpacked_rows_are_the_weight_bit_for_bit(each_set: str, dtype: torch.dt
         rows = torch.randint(outputs, (40,), generator=generator)
         assert bits(unpack_rows(packed, torch.arange(outputs))) == bits(weight)
         assert bits(unpack_rows(packed, rows)) == bits(weight[rows])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_last_outputs_of_a_weight_are_those_of_the_whole(kernels: Library, dtype: torch.dtype) -> None:
+    x = draw(3, 47, dtype=dtype)
+    for outputs in (17, 300, 897):
+        whole = pack(draw(outputs, 47, dtype=dtype), draw(outputs))
+        for count in (1, 16, 17, 200, 10_000):
+            part = whole.last(count)
+            assert part.outputs <= count + 15
+            assert part.outputs > min(count, outputs) - 16
+            assert torch.equal(product(x, part), product(x, whole)[:, -part.outputs :])
+    part = pack(draw(64, 47, dtype=dtype)).last(16)  # the whole lives as long as its part
+    gc.collect()
+    assert torch.equal(product(x, part), product(x, pack(draw(64, 47, dtype=dtype)))[:, -16:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -323,3 +348,19 @@ def test_a_record_mirrors_its_struct_field_by_field(record: type[records.Record]
 def test_swapped_fields_are_noticed() -> None:
     first, second, *others = records.Row._fields_
     assert [second, first, *others] != fields_of("Row")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 48), (48, 33), (17, 48)])
+def test_a_weight_packed_in_place_is_the_one_packed_elsewhere(outputs: int, inputs: int, dtype: torch.dtype) -> None:
+    weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x = torch.randn(3, inputs, generator=torch.Generator().manual_seed(1)).to(dtype)
+    elsewhere = pack(weight)
+    mine = weight.clone()
+    place = mine.data_ptr()
+    packed = pack_in_place(mine)
+    del mine
+    fits = outputs % 16 == 0 and (dtype == torch.float32 or inputs % 2 == 0)
+    assert (packed.record.packed == place) is fits
+    assert torch.equal(product(x, packed), product(x, elsewhere))
+    assert torch.equal(unpack_rows(packed, torch.arange(outputs)), weight)

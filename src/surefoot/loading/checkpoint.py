@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from surefoot.errors import CheckpointError
@@ -44,7 +42,7 @@ def fill(
 ) -> None:
     """Moves ``model`` from ``meta`` to ``device`` and copies checked tensors in, converted to ``dtype``.
 
-    Parameters are NaN until their tensor arrives. Files are mapped, so memory of our own is that of the parameters.
+    Each row of each parameter is filled once, by the family's table of tensors.
 
     Raises:
         CheckpointError: naming every tensor that holds NaN or infinity, or does so once converted.
@@ -53,8 +51,6 @@ def fill(
     model.to(dtype=dtype).to_empty(device=device)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for parameter in parameters.values():
-            parameter.fill_(float("nan"))
         problems = _each(specs, stored, lambda spec, tensor: _copy(parameters[spec.parameter], spec, tensor))
     if problems:
         raise _misfit(stored, problems)
@@ -72,8 +68,8 @@ def check_tied_head(stored: Mapping[str, StoredTensor], head: str, embedding: st
     """Where a checkpoint stores a tied output head all the same, it must be the embedding it is tied to."""
     if head not in stored or embedding not in stored:
         return
-    ((_, copy),) = read(stored[head].path, [head])
-    ((_, original),) = read(stored[embedding].path, [embedding])
+    ((_, copy),) = read([stored[head]])
+    ((_, original),) = read([stored[embedding]])
     if copy.shape != original.shape or not torch.equal(copy.to(original.dtype), original):
         raise CheckpointError(
             f"{stored[head].path}: tensor {head!r} differs from {embedding!r}, which config.json ties it to; "
@@ -126,23 +122,34 @@ def _each(
     """Visits the tensors in the order they lie in the files; returns the problems found."""
     problems: list[str] = []
     in_order = sorted(specs, key=lambda spec: (stored[spec.name].path, stored[spec.name].start))
-    for path, group in groupby(in_order, key=lambda spec: stored[spec.name].path):
+    for _, group in groupby(in_order, key=lambda spec: stored[spec.name].path):
         of_file = {spec.name: spec for spec in group}
-        for name, tensor in read(path, of_file):
+        for name, tensor in read(stored[name] for name in of_file):
             problem = visit(of_file[name], tensor)
             if problem is not None:
                 problems.append(problem)
     return problems
 
 
-def read(path: Path, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of one file, one after the other."""
+def read(tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, Tensor]]:
+    """Float tensors of one file, one after the other, each in memory of its own.
+
+    Files are read and not mapped: what was mapped would stay in memory beside the parameters.
+    """
+    tensors = list(tensors)
     name = ""
     try:
-        with safe_open(path, framework="pt") as file:
-            for name in names:
-                yield name, file.get_tensor(name)
-    except (SafetensorError, OSError) as fault:
+        with tensors[0].path.open("rb") as file:
+            begin = 8 + int.from_bytes(file.read(8), "little")
+            for tensor in tensors:
+                name = tensor.name
+                found = torch.empty(tensor.shape, dtype=FLOATS[tensor.dtype])
+                file.seek(begin + tensor.start)
+                if file.readinto(found.view(-1).view(torch.uint8).numpy()) != tensor.end - tensor.start:
+                    raise EOFError("the file ends inside it")
+                yield name, found
+    except (EOFError, OSError) as fault:
+        path = tensors[0].path
         raise CheckpointError(f"{path}: tensor {name!r} cannot be read: {fault}. Download the file again") from fault
 
 

@@ -5,7 +5,7 @@ Shape suffixes: N rows of a forward, H hidden, V vocabulary, G query and key hea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -68,15 +68,13 @@ class DecoderModel(nn.Module):
             if kernels is None:
                 self._forward = self._torch_forward(ExactRows() if exact == "require" else FastRows())
             else:
-                self._forward = self._native_forward(kernels)
+                self._forward = self._native_forward(kernels, release=release)
             found = self._forward.differing_rows(stop_early=exact == "auto")
         if found and exact == "require":
             raise LoadError(
                 f"exact arithmetic was required, and here rows differ in {', '.join(found)}; expected the same "
                 "bits at every number of rows. Load with exact='auto', or in another dtype"
             )
-        if release and kernels is not None:
-            self._release()
         self._strict = not found
         self._tested_threads = torch.get_num_threads()
         self._prefill_chunk = prefill_chunk
@@ -84,15 +82,20 @@ class DecoderModel(nn.Module):
     def _fits_kernels(self) -> bool:
         return self.device.type == "cpu" and self.dtype in NATIVE_DTYPES and self._config.head_dim <= MOST_HEAD_DIM
 
-    def _views(self) -> list[LayerWeights]:
-        return [layer.views() for layer in self.layers if isinstance(layer, DecoderLayer)]
+    def _views(self, *, release: bool = False) -> Iterator[LayerWeights]:
+        """Each layer's weights; with ``release`` its parameters are emptied when the next is asked for."""
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer), layer
+            yield layer.views()
+            if release:
+                _empty(layer.parameters())
 
     def _torch_forward(self, rows: RowArithmetic) -> Forward:
         head = self.embedding if self.head is None else self.head
         cache_dtype = CPU_CACHE_DTYPE.get(self.dtype, self.dtype) if self.device.type == "cpu" else self.dtype
         return Forward(
             config=self._config,
-            layers=self._views(),
+            layers=tuple(self._views()),
             norm=self.norm.detach(),
             embedding=self.embedding.detach(),
             head=head.detach(),
@@ -100,23 +103,22 @@ class DecoderModel(nn.Module):
             cache_dtype=cache_dtype,
         )
 
-    def _native_forward(self, kernels: Library) -> NativeForward:
-        return NativeForward(
+    def _native_forward(self, kernels: Library, *, release: bool) -> NativeForward:
+        """The kernels' own layout of the weights; with ``release`` the only one, and never both at once of more than a
+        layer."""
+        forward = NativeForward(
             config=self._config,
-            layers=self._views(),
+            layers=self._views(release=release),
             norm=self.norm.detach(),
             embedding=self.embedding.detach(),
             head=None if self.head is None else self.head.detach(),
             library=kernels,
-            cache_dtype=CPU_CACHE_DTYPE.get(self.dtype, self.dtype),
+            in_place=release,
         )
-
-    def _release(self) -> None:
-        """Lets go of every parameter but an embedding that is not the head: the kernels hold them packed."""
-        self._released = True
-        for name, parameter in self.named_parameters():
-            if name != "embedding" or self.head is None:
-                parameter.data = parameter.data.new_empty(0)
+        if release:
+            self._released = True
+            _empty([self.norm, self.embedding if self.head is None else self.head])
+        return forward
 
     def _ready(self) -> Forward | NativeForward:
         if self._forward is None:
@@ -285,6 +287,11 @@ class DecoderModel(nn.Module):
                 f"a sequence of {length} tokens was given; expected at most {self._config.context_length}, the model's "
                 "context length. Shorten the prompt or ask for fewer tokens"
             )
+
+
+def _empty(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.data = parameter.data.new_empty(0)
 
 
 def _split(out: TargetOutput, spans: Sequence[Span]) -> list[TargetOutput]:

@@ -7,6 +7,16 @@ torch tensors. The sources are in ``source/``.
 from __future__ import annotations
 
 from surefoot.native.library import available, why_not
-from surefoot.native.tensors import Packed, normalise, pack, pack_pairs, product, unpack_rows
+from surefoot.native.tensors import Packed, normalise, pack, pack_in_place, pack_pairs, product, unpack_rows
 
-__all__ = ["Packed", "available", "normalise", "pack", "pack_pairs", "product", "unpack_rows", "why_not"]
+__all__ = [
+    "Packed",
+    "available",
+    "normalise",
+    "pack",
+    "pack_in_place",
+    "pack_pairs",
+    "product",
+    "unpack_rows",
+    "why_not",
+]

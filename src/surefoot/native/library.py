@@ -6,7 +6,7 @@ The library is one per process, as its thread pool is; calls from several Python
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char_p, c_double, c_int64, c_void_p
+from ctypes import c_char_p, c_double, c_float, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from surefoot.errors import OptionError, TargetError
 from surefoot.native.records import RECORDS
 from surefoot.options import Environment
 
-ABI = 1
+ABI = 2
 """The number of the interface, the one in ``source/library.cpp``."""
 
 INSTRUCTIONS = ("avx512_bf16", "avx512", "avx2", "portable")
@@ -27,8 +27,11 @@ FUNCTIONS = {
     "surefoot_forward": ((c_void_p,), c_int64),
     "surefoot_product": ((c_void_p,), c_int64),
     "surefoot_normalise": ((c_int64, c_void_p, c_int64, c_int64, c_void_p, c_double, c_void_p), None),
+    "surefoot_race": ((c_uint64, c_void_p, c_int64, c_double, c_double, c_void_p), c_double),
+    "surefoot_mass_above": ((c_void_p, c_int64, c_double, c_double, c_float), c_double),
     "surefoot_packed_bytes": ((c_int64, c_int64, c_int64), c_int64),
     "surefoot_pack": ((c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64), None),
+    "surefoot_pack_in_place": ((c_int64, c_void_p, c_int64, c_int64), c_int64),
     "surefoot_unpack": ((c_int64, c_void_p, c_void_p, c_int64, c_void_p), None),
     "surefoot_allocate": ((c_int64,), c_void_p),
     "surefoot_free": ((c_void_p,), None),
@@ -61,7 +64,9 @@ class Library:
         self._allocate, self._packed_bytes = functions.surefoot_allocate, functions.surefoot_packed_bytes
         self.normalise_rows = functions.surefoot_normalise
         self.pack_rows, self.unpack_rows = functions.surefoot_pack, functions.surefoot_unpack
+        self.pack_in_place = functions.surefoot_pack_in_place
         self.free = functions.surefoot_free
+        self._race, self._mass_above = functions.surefoot_race, functions.surefoot_mass_above
         self._wanted: int | None = None
         self._set = int(self._threads())
 
@@ -96,9 +101,23 @@ class Library:
         self._follow()
         return int(self._product(product))
 
+    def race(self, key: int, x: int, count: int, top: float, temperature: float, times: int) -> float:
+        """Writes bounds ``times`` of a row's Gumbel race; the sum of ``e^((x - top) / temperature)``. See ``race.hpp``."""
+        self._follow()
+        return float(self._race(key, x, count, top, temperature, times))
+
+    def mass_above(self, x: int, count: int, top: float, temperature: float, bound: float) -> float:
+        """The same sum over the logits above a bound alone."""
+        self._follow()
+        return float(self._mass_above(x, count, top, temperature, bound))
+
+    def packed_bytes(self, code: int, outputs: int, inputs: int) -> int:
+        """The size of a packed matrix."""
+        return int(self._packed_bytes(code, outputs, inputs))
+
     def allocate(self, code: int, outputs: int, inputs: int) -> int:
         """The address of memory for a packed matrix, which ``free`` takes back. Raises ``TargetError``."""
-        size = self._packed_bytes(code, outputs, inputs)
+        size = self.packed_bytes(code, outputs, inputs)
         address = self._allocate(size)
         if not address:
             raise TargetError(f"no memory was left for a weight; expected {size:,} bytes; use a smaller model or dtype")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from copy import copy
 
 import torch
 from torch.nn import functional
@@ -52,13 +53,37 @@ class Packed:
         record: what the kernels read; it points into this object.
     """
 
-    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, bias: torch.Tensor | None) -> None:
-        """Reserves memory that ``pack`` and ``pack_pairs`` fill. ``bias`` is the attribute."""
-        library = required()
+    def __init__(
+        self,
+        outputs: int,
+        inputs: int,
+        dtype: torch.dtype,
+        bias: torch.Tensor | None,
+        inside: torch.Tensor | None = None,
+    ) -> None:
+        """Reserves memory that ``pack`` and ``pack_pairs`` fill, or takes over that of ``inside``, packed already.
+
+        ``bias`` is the attribute.
+        """
         self.outputs, self.inputs, self.dtype, self.bias = outputs, inputs, dtype, bias
-        memory = library.allocate(type_code(dtype), outputs, inputs)
-        weakref.finalize(self, library.free, memory).atexit = False
+        self._inside: torch.Tensor | Packed | None = inside
+        if inside is None:
+            library = required()
+            memory = library.allocate(type_code(dtype), outputs, inputs)
+            weakref.finalize(self, library.free, memory).atexit = False
+        else:
+            memory = inside.data_ptr()
         self.record = Matrix(memory, None if bias is None else bias.data_ptr(), inputs, outputs)
+
+    def last(self, count: int) -> Packed:
+        """The outputs of its last blocks, of as many as ``count`` outputs fill; it lies in this one's memory."""
+        first = max(0, _whole_blocks(self.outputs) - _whole_blocks(count))
+        part = copy(self)
+        part._inside = self
+        part.outputs, part.bias = self.outputs - first, None if self.bias is None else self.bias[first:]
+        memory = self.record.packed + required().packed_bytes(type_code(self.dtype), first, self.inputs)
+        part.record = Matrix(memory, None if part.bias is None else part.bias.data_ptr(), self.inputs, part.outputs)
+        return part
 
 
 def _whole_blocks(rows: int) -> int:
@@ -77,6 +102,18 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Packed:
     packed = Packed(outputs, inputs, weight.dtype, wide)
     required().pack_rows(type_code(weight.dtype), source, outputs, inputs, packed.record.packed, 0, 1)
     return packed
+
+
+def pack_in_place(weight: torch.Tensor) -> Packed:
+    """A linear's weight [outputs, inputs] packed in the tensor's own memory, which must not be used as before.
+
+    A weight without whole blocks is packed elsewhere, as ``pack`` does.
+    """
+    source = checked("a weight", weight, (None, None))
+    outputs, inputs = weight.shape
+    if required().pack_in_place(type_code(weight.dtype), source, outputs, inputs):
+        return pack(weight)
+    return Packed(outputs, inputs, weight.dtype, None, weight)
 
 
 def pack_pairs(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention.hpp"
+#include "race.hpp"
 
 namespace SUREFOOT_NAMESPACE {
 
@@ -352,4 +353,6 @@ inline void normalise_rows(int64_t type, const void* x, int64_t num_rows, int64_
       SUREFOOT_NAMESPACE::product_scratch,                                                                          \
       SUREFOOT_NAMESPACE::product,                                                                                  \
       SUREFOOT_NAMESPACE::normalise_rows,                                                                           \
+      SUREFOOT_NAMESPACE::race,                                                                                     \
+      SUREFOOT_NAMESPACE::mass_above,                                                                               \
   };

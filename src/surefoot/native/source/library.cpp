@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <vector>
 
 #include "model.hpp"
 
@@ -70,6 +71,26 @@ struct ProductJob {
   void* scratch;
 };
 
+// The sum of `of(first, size)` over pieces of [0, count), which threads take as they come; added in their order.
+template <class Of>
+double sum_of_pieces(int64_t count, Of of) {
+  constexpr int64_t PIECE = 8192;
+  struct Job {
+    Of of;
+    int64_t count;
+    std::vector<double> sums;
+  } job{of, count, std::vector<double>(size_t((count + PIECE - 1) / PIECE))};
+  Turn turn;
+  run([](void* data, Team& team, int) {
+    auto& job = *(Job*)data;
+    for (int64_t first = team.next(0, PIECE); first < job.count; first = team.next(0, PIECE))
+      job.sums[size_t(first / PIECE)] = job.of(first, job.count - first < PIECE ? job.count - first : PIECE);
+  }, &job);
+  double total = 0;
+  for (const double sum : job.sums) total += sum;
+  return total;
+}
+
 }  // namespace
 
 // Everything else is hidden from other libraries of the process.
@@ -77,7 +98,7 @@ struct ProductJob {
 extern "C" {
 
 // The number of this interface, the one in ../library.py; whoever changes a function or a record changes both.
-int64_t surefoot_abi() { return 1; }
+int64_t surefoot_abi() { return 2; }
 
 // Bytes of a record, which Python compares with its mirror of it; 0 for a name that is none.
 int64_t surefoot_layout(const char* name) {
@@ -121,23 +142,52 @@ void surefoot_normalise(int64_t type, const void* x, int64_t num_rows, int64_t w
   chosen->normalise(type, x, num_rows, width, weight, eps, out);
 }
 
+double surefoot_race(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times) {
+  return sum_of_pieces(count, [&](int64_t first, int64_t size) {
+    return chosen->race(key, first, x + first, size, top, temperature, times + first);
+  });
+}
+
+double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound) {
+  return sum_of_pieces(count, [&](int64_t first, int64_t size) {
+    return chosen->mass_above(x + first, size, top, temperature, bound);
+  });
+}
+
 int64_t surefoot_packed_bytes(int64_t type, int64_t outputs, int64_t inputs) { return packed_bytes(type, outputs, inputs); }
 
 void surefoot_pack(int64_t type, const void* source, int64_t outputs, int64_t inputs, void* packed, int64_t first, int64_t step) {
   chosen->pack(type, source, outputs, inputs, packed, first, step);
 }
 
+// Packs a weight where it lies: whole blocks of 16 outputs, whole pairs of inputs. 1 where it has others, or no memory for
+// one block was left.
+int64_t surefoot_pack_in_place(int64_t type, void* weight, int64_t outputs, int64_t inputs) {
+  const int64_t block = 16 * inputs * (type == BFLOAT16 ? 2 : 4);
+  if (outputs % 16 != 0 || packed_bytes(type, 16, inputs) != block) return 1;
+  void* copy = std::malloc(size_t(block));
+  if (copy == nullptr) return 1;
+  for (int64_t i = 0; i < outputs / 16; ++i) {
+    char* place = (char*)weight + i * block;
+    std::memcpy(copy, place, size_t(block));
+    chosen->pack(type, copy, 16, inputs, place, 0, 1);
+  }
+  std::free(copy);
+  return 0;
+}
+
 void surefoot_unpack(int64_t type, const Matrix* matrix, const int64_t* rows, int64_t count, void* out) {
   chosen->unpack(type, *matrix, rows, count, out);
 }
 
-// Memory for weights, in huge pages where the system has them; null where there is none left.
+// Memory for weights, in huge pages as far as whole ones go; null where there is none left.
 void* surefoot_allocate(int64_t bytes) {
-  constexpr int64_t HUGE_PAGE = 2 << 20;
-  const int64_t page = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
-  void* memory = std::aligned_alloc(size_t(page), size_t((bytes + page - 1) / page * page));
+  constexpr int64_t SMALL_PAGE = 4096, HUGE_PAGE = 2 << 20;
+  const int64_t whole = bytes / HUGE_PAGE * HUGE_PAGE, rounded = (bytes + SMALL_PAGE - 1) / SMALL_PAGE * SMALL_PAGE;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, size_t(whole > 0 ? HUGE_PAGE : SMALL_PAGE), size_t(rounded)) != 0) return nullptr;
 #ifdef MADV_HUGEPAGE
-  if (memory != nullptr && page == HUGE_PAGE) madvise(memory, size_t(bytes), MADV_HUGEPAGE);
+  if (whole > 0) madvise(memory, size_t(whole), MADV_HUGEPAGE);
 #endif
   return memory;
 }

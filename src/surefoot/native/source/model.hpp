@@ -104,6 +104,9 @@ struct Kernels {
   int64_t (*product_scratch)(const Product& product, int threads);
   void (*product)(const Product& product, void* scratch, Team& team, int member);
   void (*normalise)(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out);
+  double (*race)(
+      uint64_t key, int64_t first, const float* x, int64_t count, double top, double temperature, float* times);
+  double (*mass_above)(const float* x, int64_t count, double top, double temperature, float bound);
 };
 
 extern const Kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_avx512_bf16;
