@@ -83,9 +83,11 @@ def _strict(model: DecoderModel, exact: str, options: LoadOptions) -> bool:
 
 def probe_prompts(engine: Engine) -> list[Tokens]:
     """The built-in prompts that suit the model, which has a tokenizer, none longer than half its context."""
-    assert engine.tokenizer is not None
+    tokenizer = engine.tokenizer
+    assert tokenizer is not None
     half = max(1, engine.target.context_length // 2)
-    return [engine.tokenizer.encode(prompt)[-half:] for prompt in builtin(engine.tokenizer)]
+    prompts = builtin(tokenizer)
+    return [tuple(tokenizer.encode(one) if isinstance(one, str) else one)[-half:] for one in prompts]
 
 
 def check_equality(engine: Engine, prompts: Sequence[Tokens], speculative: SpeculativeOptions) -> Check:
