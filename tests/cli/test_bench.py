@@ -313,6 +313,7 @@ def test_the_pair_may_be_said_in_vllms_keys(report: Any, model: str) -> None:
         (("--kind", "poem"), "found kind 'poem'; expected one of edit, talk"),
         (("--questions", "absent.jsonl"), "absent.jsonl"),
         (("--html", "no/such/folder.html"), "--html is no/such/folder.html; expected a file"),
+        (("--html", "."), "--html is .; expected a file"),
         (("--temperature", "-1"), "temperature is -1.0; expected"),
     ],
 )
@@ -329,3 +330,14 @@ def test_mistakes_are_answered_before_anything_is_measured(
     assert ran.code == 2
     assert message in ran.err
     assert ran.out == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
+def test_a_report_that_cannot_be_written_is_told_after_the_table(
+    surefoot_program: Program, model: str, questions: str
+) -> None:
+    ran = surefoot_program("bench", model, "--questions", questions, *CORE, "--json", "--html", "/dev/full")
+    assert ran.code == 2
+    assert "--html /dev/full: " in ran.err
+    assert "expected a file that can be written" in ran.err
+    assert json.loads(ran.out)["cells"], "what was measured is not lost"

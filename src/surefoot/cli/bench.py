@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -84,8 +85,8 @@ class Extent:
         for flag, value in (("--limit", self.limit), ("--repeats", self.repeats)):
             if value is not None and value < 1:
                 raise OptionError(f"{flag} is {value}; expected at least 1")
-        if self.html is not None and (self.html.is_dir() or not self.html.parent.is_dir()):
-            raise OptionError(f"--html is {self.html}; expected a file in a directory that exists")
+        if self.html is not None and not _writable(self.html):
+            raise OptionError(f"--html is {self.html}; expected a file in a directory that exists and can be written")
 
     def asked(self) -> list[Question]:
         """The questions to ask."""
@@ -107,6 +108,12 @@ class Extent:
             repeats=self.repeats,
             raw=self.raw or not template,
         )
+
+
+def _writable(path: Path) -> bool:
+    """Whether a file may be written there, as far as that can be known before."""
+    place = path if path.exists() else path.parent
+    return not path.is_dir() and path.parent.is_dir() and os.access(place, os.W_OK)
 
 
 @command_of(_PAIR, Source(record=Extent), _SAMPLING, SPECULATIVE, LOAD)
@@ -213,13 +220,16 @@ def _progress() -> Progress:
 
 
 def _publish(measurement: Measurement, extent: Extent) -> None:
-    if extent.html is not None:
-        extent.html.write_text(render(measurement), encoding="utf-8")
-        print(f"report written to {extent.html}", file=sys.stderr)
     if extent.as_json:
         print(json.dumps(measurement.as_json(), ensure_ascii=False))
     else:
         _print_table(measurement)
+    if extent.html is not None:
+        try:
+            extent.html.write_text(render(measurement), encoding="utf-8")
+        except OSError as error:
+            raise OptionError(f"--html {extent.html}: {error}; expected a file that can be written") from error
+        print(f"report written to {extent.html}", file=sys.stderr)
 
 
 def _print_table(measurement: Measurement) -> None:
