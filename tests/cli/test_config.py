@@ -87,6 +87,14 @@ def test_a_key_that_was_not_there_comes_after_the_last_one_of_its_part(surefoot_
     assert file.read_text().index("temperature = 0.5") < TEMPLATE.index("# The rest")
 
 
+def test_a_negative_number_is_a_value(surefoot_program: Program, file: Path) -> None:
+    key = "models.code.presence_penalty"
+    assert surefoot_program("config", "set", key, "-0.5", "--config", str(file), "--json").code == 0
+    assert surefoot_program("config", "get", key, "--config", str(file)).out == "-0.5\n"
+    ran = surefoot_program("config", "set", "models.code.num_draft", "-1", "--config", str(file))
+    assert (ran.code, ran.err) == (2, "error: num_draft is -1; expected an integer of at least 0\n")
+
+
 def test_models_and_profiles_are_added(surefoot_program: Program, file: Path) -> None:
     for key, value in (
         ("models.llama-3.1.path", "./llama"),
@@ -112,6 +120,7 @@ def test_models_and_profiles_are_added(surefoot_program: Program, file: Path) ->
     ("arguments", "message"),
     [
         (("set", "models.code.num_draft", "many"), "num_draft is 'many'; expected an integer"),
+        (("set", "models.code.draft_model", "\udcff"), "expected text"),
         (("set", "models.code.num_draft", "65"), "num_draft is 65; expected at most 64"),
         (("set", "models.code.top_p", "0"), "top_p is 0.0; expected"),
         (("set", "models.code", "3"), "without a key"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from surefoot.cli.flags import Source, command_of
 from surefoot.cli.settings_text import Address, changed, typed, write
@@ -19,6 +20,7 @@ from surefoot.options import Environment
 from surefoot.settings import KEYS, RECORD_KEYS, Layer, Section, Settings, Value, default_file, overlay, read_settings
 
 command = typer.Typer(no_args_is_help=True)
+_NEGATIVE = re.compile(r"-\.?\d.*")
 _KEY_HELP = "models.NAME.KEY or profiles.NAME.KEY, such as models.code.num_draft."
 
 
@@ -95,7 +97,17 @@ def get(question: Question, file: File) -> int:
     return 0
 
 
-@command.command("set")
+class _TakesNegatives(TyperCommand):
+    """Takes a negative number for the value it is, not for a flag."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # its base is private
+        """Puts numbers behind ``--``, where nothing is a flag."""
+        numbers = [argument for argument in args if _NEGATIVE.fullmatch(argument)]
+        others = [argument for argument in args if argument not in numbers]
+        return super().parse_args(ctx, [*others, "--", *numbers] if numbers else others)
+
+
+@command.command("set", cls=_TakesNegatives)
 @command_of(Source(record=Change), Source(record=File))
 def set_(change: Change, file: File) -> int:
     """Changes one value and keeps everything else as it stands, comments included.

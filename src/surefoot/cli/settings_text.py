@@ -169,6 +169,8 @@ def write(path: Path, text: str) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
+    except UnicodeEncodeError as error:
+        raise OptionError(f"{path} cannot hold {error.object[error.start : error.end]!r}; expected text") from error
     except OSError as error:
         raise OptionError(f"{path} cannot be written ({error}); expected a place you may write to") from error
 
