@@ -217,6 +217,11 @@ def test_rounds_are_chosen_by_number(surefoot_program: Program, model: str, slic
     assert got["stats"]["rounds"] == 5, "the summary is of all rounds"
 
 
+def test_a_choice_without_rounds_says_how_many_there_are(surefoot_program: Program, model: str) -> None:
+    flags = ("--prompt", TEXT, "--method", "none", "--max-tokens", "6", "--rounds", "9:")
+    assert "none of the 5 rounds is in 9:" in surefoot_program("explain", model, *flags).out
+
+
 @pytest.mark.parametrize("slice_", ["", "a:b", "1:2:3", "-1:", "1.5"])
 def test_a_choice_of_rounds_that_means_nothing_is_refused(surefoot_program: Program, model: str, slice_: str) -> None:
     ran = surefoot_program("explain", model, "--prompt", TEXT, "--rounds", slice_)

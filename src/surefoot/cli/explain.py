@@ -75,7 +75,10 @@ def command(
     if given.as_json:
         print(json.dumps(report(pair, engine.notes, explanation, rounds), ensure_ascii=False))
         return 0
-    lines = [beginning(explanation), header(), *(line for one in rounds for line in rows(one)), ""]
+    shown = [line for one in rounds for line in rows(one)]
+    if not rounds and explanation.rounds:
+        shown = [f"{_INDENT}none of the {len(explanation.rounds)} rounds is in {extent.rounds}"]
+    lines = [beginning(explanation), header(), *shown, ""]
     text = "\n".join([*lines, *summary(explanation, sampling)])
     print(text if colors_wanted(sys.stdout) else _STYLE.sub("", text))
     return 0

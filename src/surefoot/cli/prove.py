@@ -127,7 +127,9 @@ _VERDICTS: dict[Conclusion, str] = {
     "identical": "identical: speculation changed no token",
     "near-tie": "near-ties only: rounding decided between equals; --exact require removes them",
     "divergence": "REAL DIVERGENCE: speculation changed tokens that rounding does not explain; please report this",
-    "not speculating": "not speculating: no draft was accepted, or the drafter failed, so nothing is proved",
+    "not speculating": (
+        "not speculating: at some temperature no draft was accepted, or the drafter failed, so nothing is proved"
+    ),
 }
 
 
