@@ -1,0 +1,252 @@
+"""The test at loading: quick, repeated where threads change, and not fooled; and what loading keeps and lets go of."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from ctypes import addressof, c_float, c_uint8
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+import torch
+from tests.factories import make_checkpoint, make_model
+from tests.models.routes import NOTHING
+from torch import Tensor
+
+import surefoot
+from surefoot import native
+from surefoot.errors import LoadError
+from surefoot.models.decoder import DecoderModel
+from surefoot.native.library import Library
+from surefoot.native.records import KIND_ATTENTION, KIND_MLP, Call, Product, Step
+from surefoot.tree import chain
+
+FP32, BF16 = torch.float32, torch.bfloat16
+Tamper = Callable[[Library, pytest.MonkeyPatch, Callable[[int], bool]], None]
+
+pytestmark = pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def flip(address: int, size: int) -> None:
+    """Changes the lowest bit of the last number of ``size`` bytes at an address."""
+    last = c_uint8.from_address(address + size - (2 if size % 4 else 4))
+    last.value ^= 1
+
+
+def tamper_head(kernels: Library, patch: pytest.MonkeyPatch, wrong: Callable[[int], bool]) -> None:
+    run = kernels.product
+
+    def product(address: int) -> int:
+        failed = run(address)
+        call = Product.from_address(address)
+        if wrong(call.num_rows):
+            outputs = native.records.Matrix.from_address(call.matrix).outputs
+            last = c_float.from_address(call.y + 4 * (call.num_rows * outputs - 1))
+            last.value = last.value * (1 + 2**-20)
+        return failed
+
+    patch.setattr(kernels, "product", product)
+
+
+def tamper_block(kind: int) -> Tamper:
+    """One step after the other, and another last bit after those of a kind."""
+
+    def tamper(kernels: Library, patch: pytest.MonkeyPatch, wrong: Callable[[int], bool]) -> None:
+        run = kernels.forward
+
+        def forward(address: int) -> int:
+            call = Call.from_address(address)
+            steps = (Step * call.num_steps).from_address(call.steps)
+            for step in steps:
+                fields = {name: getattr(call, name) for name, _ in Call._fields_}
+                one = Call(**{**fields, "steps": addressof(step), "num_steps": 1})
+                if run(one.address):
+                    return 1
+                if step.kind == kind and wrong(call.num_rows):
+                    flip(call.stream, call.num_rows * call.hidden * (2 if call.type else 4))
+            return 0
+
+        patch.setattr(kernels, "forward", forward)
+
+    return tamper
+
+
+def tamper_norm(kernels: Library, patch: pytest.MonkeyPatch, wrong: Callable[[int], bool]) -> None:
+    run = kernels.normalise_rows
+
+    def normalise(code: int, x: int, count: int, width: int, weight: int, eps: float, out: int) -> None:
+        run(code, x, count, width, weight, eps, out)
+        if wrong(count):
+            flip(out, count * width * (2 if code else 4))
+
+    patch.setattr(kernels, "normalise_rows", normalise)
+
+
+TAMPERS: dict[str, Tamper] = {
+    "the head": tamper_head,
+    "attention": tamper_block(KIND_ATTENTION),
+    "the feed-forward": tamper_block(KIND_MLP),
+    "the norm": tamper_norm,
+}
+WRONG: dict[str, Callable[[int], bool]] = {
+    "from 2 rows on": lambda rows: rows > 1,
+    "at 4 rows": lambda rows: rows == 4,
+    "at one row": lambda rows: rows == 1,
+    "from 9 rows on": lambda rows: rows > 8,
+}
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+def test_models_on_the_kernels_are_strict_by_default(each_set: str, dtype: torch.dtype) -> None:
+    model = make_model("qwen3", dtype, exact="auto")
+    assert model.kernels == each_set
+    assert model.strict
+
+
+@pytest.mark.parametrize("when", WRONG)
+@pytest.mark.parametrize("part", TAMPERS)
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+def test_one_wrong_bit_of_one_kernel_at_some_number_of_rows_is_found(
+    kernels: Library, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, part: str, when: str
+) -> None:
+    with monkeypatch.context() as patch:
+        TAMPERS[part](kernels, patch, WRONG[when])
+        assert not make_model("qwen3", dtype, num_hidden_layers=1).strict
+        expected = "the output head" if part in ("the head", "the norm") else "a layer"
+        with pytest.raises(LoadError, match=f"rows differ in {expected};"):
+            make_model("qwen3", dtype, num_hidden_layers=1, exact="require")
+    assert make_model("qwen3", dtype, num_hidden_layers=1, exact="require").strict
+
+
+def test_passing_every_call_on_is_not_taken_for_a_defect(kernels: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tamper in TAMPERS.values():
+        tamper(kernels, monkeypatch, lambda rows: False)
+    assert make_model("qwen3", BF16, exact="require").strict
+
+
+def test_a_defect_in_a_window_alone_is_named(kernels: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = kernels.forward
+
+    def forward(address: int) -> int:
+        failed = run(address)
+        call = Call.from_address(address)
+        step = Step.from_address(call.steps)
+        if call.num_rows > 1 and native.records.Attention.from_address(step.block).window:
+            flip(call.stream, call.num_rows * call.hidden * 4)
+        return failed
+
+    monkeypatch.setattr(kernels, "forward", forward)
+    options = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "exact": "require"}
+    with pytest.raises(LoadError, match="rows differ in a layer of window 6;"):
+        make_model("qwen2", FP32, **options)  # type: ignore[arg-type]
+
+
+def test_another_number_of_threads_is_tested_when_it_is_first_asked_about(
+    kernels: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model("qwen3", FP32, num_hidden_layers=1)
+    assert model.strict
+    tamper_head(kernels, monkeypatch, lambda rows: rows > 1 and torch.get_num_threads() == 2)
+    assert model.strict
+    torch.set_num_threads(2)
+    assert not model.strict
+    torch.set_num_threads(1)
+    assert model.strict
+
+
+def test_the_test_takes_milliseconds() -> None:
+    model = make_model("qwen3", BF16, hidden_size=384, intermediate_size=1024, vocab_size=4096, head_dim=64)
+    seconds = []
+    for _ in range(5):
+        started = perf_counter()
+        assert model._forward is not None
+        assert model._forward.differing_rows(stop_early=True) == []
+        seconds.append(perf_counter() - started)
+    assert min(seconds) < 0.25  # about 0.01 s on an idle machine
+
+
+@pytest.mark.parametrize("context", [1, 8, 16, 20])
+def test_a_context_shorter_than_the_tests_rows_is_tested_all_the_same(context: int) -> None:
+    model = make_model("qwen3", FP32, num_hidden_layers=1, max_position_embeddings=context, exact="require")
+    assert model.strict
+    assert logits(model, range(1, 1 + context)).shape == (context, model.vocab_size)
+
+
+def logits(model: DecoderModel, tokens: range) -> Tensor:
+    (out,) = model.score([(chain(list(tokens)), model.new_cache(len(tokens)))], NOTHING)
+    assert out.logits is not None
+    return out.logits
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_trainable_model_keeps_its_parameters_and_torch_computes(tmp_path: Path, tied: bool) -> None:
+    for dtype, tolerance in ((FP32, 1e-4), (BF16, 0.1)):
+        path = make_checkpoint(tmp_path / str(dtype), "qwen3", dtype=dtype, tie_word_embeddings=tied)
+        trainable = surefoot.load(path, trainable=True).target
+        packed = surefoot.load(path).target
+        assert isinstance(trainable, DecoderModel)
+        assert isinstance(packed, DecoderModel)
+        assert (trainable.kernels, packed.kernels is None) == (None, False)
+        assert all(parameter.numel() for parameter in trainable.parameters())
+        kept = [name for name, parameter in packed.named_parameters() if parameter.numel()]
+        assert kept == ([] if tied else ["embedding"])
+        torch.testing.assert_close(logits(packed, range(20)), logits(trainable, range(20)), rtol=0, atol=tolerance)
+        trainable.prepare(exact="auto", prefill_chunk=64)
+        with pytest.raises(LoadError, match=r"packed and let go of.*Load the model again"):
+            packed.prepare(exact="auto", prefill_chunk=64)
+        assert packed.strict
+        assert (packed.dtype, packed.device.type) == (dtype, "cpu")
+
+
+def test_a_trainable_model_learns(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path, "qwen3")
+    model = surefoot.load(path, trainable=True).target
+    assert isinstance(model, DecoderModel)
+    before = logits(model, range(5))
+    with torch.no_grad():
+        model.norm.mul_(2)
+    assert torch.allclose(logits(model, range(5)), 2 * before)
+
+
+def test_two_models_of_one_process_do_not_disturb_each_other() -> None:
+    sizes = ({"hidden_size": 48}, {"hidden_size": 130, "vocab_size": 300})
+    first, second = (make_model("qwen3", FP32, seed=seed, **size) for seed, size in enumerate(sizes))
+    expected = logits(first, range(12)), logits(second, range(7))
+    for _ in range(3):
+        assert torch.equal(logits(first, range(12)), expected[0])
+        assert torch.equal(logits(second, range(7)), expected[1])
+
+
+def test_a_model_that_is_dropped_frees_every_packed_weight(kernels: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: set[int] = set()
+    allocate, free = kernels.allocate, kernels.free
+
+    def counted(code: int, outputs: int, inputs: int) -> int:
+        address = allocate(code, outputs, inputs)
+        held.add(address)
+        return address
+
+    def freed(address: int) -> None:
+        held.remove(address)
+        free(address)
+
+    monkeypatch.setattr(kernels, "allocate", counted)
+    monkeypatch.setattr(kernels, "free", freed)
+    for _ in range(2):
+        model = make_model("qwen3", BF16, num_hidden_layers=3)
+        logits(model, range(3))
+        assert len(held) == 3 * 4 + 1
+        model.prepare(exact="auto", prefill_chunk=8)
+        assert len(held) == 3 * 4 + 1, "a second preparation drops the weights of the first"
+        del model
+        gc.collect()
+        assert held == set()
