@@ -266,3 +266,13 @@ def test_a_target_that_cannot_read_its_tokenizers_ids_fails_and_the_report_goes_
     assert "the vocabulary has ids 0 to 259" in check.found
     assert "tokenizer" in check.mend
     assert of(report, "speedup").level == "SKIP"
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model.onnx", "model.npz", "model.h5"])
+def test_another_format_is_mended_by_its_own_advice(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    for place in (tmp_path, tmp_path / name):
+        check = of(files(str(place)), "target files")
+        assert check.level == "FAIL"
+        assert check.expected == "safetensors"
+        assert check.mend.endswith("not read"), check.mend

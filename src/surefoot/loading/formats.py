@@ -12,11 +12,11 @@ from surefoot.models.family import Family
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 ADVICE: Mapping[str, str] = {
-    ".gguf": "GGUF is not read; load the original safetensors checkpoint it was made from",
-    ".onnx": "ONNX is not read; load the original safetensors checkpoint it was exported from",
-    ".h5": "TensorFlow weights are not read; save the model as safetensors with save_pretrained",
-    ".msgpack": "Flax weights are not read; save the model as safetensors with save_pretrained",
-    ".npz": "NumPy archives are not read; save the model as safetensors with save_pretrained",
+    ".gguf": "Load the original checkpoint it was made from: GGUF is not read",
+    ".onnx": "Load the original checkpoint it was exported from: ONNX is not read",
+    ".h5": "Save the model with save_pretrained: TensorFlow weights are not read",
+    ".msgpack": "Save the model with save_pretrained: Flax weights are not read",
+    ".npz": "Save the model with save_pretrained: NumPy archives are not read",
 }
 """Other formats by file name ending, with what to do."""
 
@@ -45,7 +45,9 @@ def refuse_foreign(directory: Path) -> None:
             )
     for ending, advice in ADVICE.items():
         if ending in suffixes:
-            raise UnsupportedModelError(f"{directory}: found {suffixes[ending]} and no safetensors; {advice}")
+            raise UnsupportedModelError(
+                f"{directory}: found {suffixes[ending]} and no safetensors; expected safetensors. {advice}"
+            )
     if not has_config:
         raise CheckpointError(
             f"{directory}: found no config.json and no safetensors; expected a model in the Hugging Face layout. "

@@ -56,10 +56,11 @@ def resolve(name: str | os.PathLike[str], environment: Environment) -> Place:
 def _refuse_file(path: Path) -> None:
     ending = path.suffix.lower()
     if ending in ADVICE:
-        raise UnsupportedModelError(f"{path}: found a {ending} file; {ADVICE[ending]}")
+        raise UnsupportedModelError(f"{path}: found a {ending} file; expected safetensors. {ADVICE[ending]}")
     if ending in PICKLES:
         raise UnsupportedModelError(
-            f"{path}: found a pickle, which can execute code and is never opened; expected a directory with safetensors"
+            f"{path}: found a pickle, which can execute code and is never opened; expected a directory with "
+            "safetensors. Load the model in its own library and save it with save_pretrained"
         )
     raise ModelNotFoundError(
         f"{path}: found a file; expected the directory that holds config.json and the weights. Give {path.parent}"
