@@ -60,6 +60,8 @@ def test_a_directory_called_like_a_presets_target_gets_the_hint(
         ((), "found nothing to describe"),
         (("pebble", "--presets"), "found pebble and --presets"),
         (("nowhere",), "found 'nowhere'"),
+        (("",), "found '', which is no name"),
+        (("/",), "found no config.json and no weights; expected a model or a drafter"),
         (("some-org/not-downloaded",), "inspect downloads nothing"),
     ],
 )

@@ -44,8 +44,8 @@ class Subject:
 def command(subject: Subject) -> int:
     """Says what a target or drafter directory is, from file names, configs and headers alone.
 
-    Nothing of it is executed, no pickle is opened, nothing is downloaded, no weight is read. Exit code 0 whether this
-    version can use it or not.
+    Nothing of it is executed, no pickle is opened, nothing is downloaded, no weight is read. Exit codes: 0 it was
+    described, whether this version can use it or not; 2 there is no model.
     """
     if subject.model is None:
         if subject.as_json:

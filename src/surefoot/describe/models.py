@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from surefoot.describe.contents import Contents
 from surefoot.describe.description import Description, Fact, count_in_words, facts_of
 from surefoot.doctor.memory import cache_numbers
@@ -16,6 +18,7 @@ from surefoot.loading.load import checkpoint_dtype
 from surefoot.loading.shards import stored_tensors
 from surefoot.loading.tokenizer import load_tokenizer
 from surefoot.models.config import DecoderConfig
+from surefoot.models.decoder import CPU_CACHE_DTYPE
 from surefoot.options import SamplingParams
 from surefoot.text import Tokenizer
 
@@ -57,16 +60,15 @@ def _usable(contents: Contents) -> Description:
     tokenizer, notes = load_tokenizer(contents.path)
     ends = eos_ids(raw, generation, config.vocab_size)
     dtype = checkpoint_dtype(raw, stored)
-    dtype_name = str(dtype).removeprefix("torch.")
     parameters = sum(math.prod(spec.shape) for spec in specs)
     return Description(
         path=str(contents.path),
         kind=f"a {config.model_type} language model",
         facts=(
-            *facts_of(parameters=count_in_words(parameters), weights=f"{contents.stored}, loads as {dtype_name}"),
+            *facts_of(parameters=count_in_words(parameters), weights=f"{contents.stored}, loads as {_name(dtype)}"),
             *_shape_facts(config),
             *facts_of(
-                cache=f"{dtype.itemsize * cache_numbers(config) / 1e3:.4g} kB a token in {dtype_name}",
+                cache=_cache(config, dtype),
                 tokenizer=_tokenizer(tokenizer),
                 chat_template=_template(tokenizer),
                 ends_at=", ".join(map(str, ends)) or "no id",
@@ -96,6 +98,18 @@ def _shape_facts(config: DecoderConfig) -> tuple[Fact, ...]:
     )
 
 
+def _cache(config: DecoderConfig, dtype: torch.dtype) -> str:
+    """What a token takes in the cache, on a CPU too where that differs."""
+    numbers = cache_numbers(config)
+    told = f"{dtype.itemsize * numbers / 1e3:.4g} kB a token in {_name(dtype)}"
+    on_cpu = CPU_CACHE_DTYPE.get(dtype, dtype)
+    return told if on_cpu == dtype else f"{told}; {on_cpu.itemsize * numbers / 1e3:.4g} kB on a CPU, in {_name(on_cpu)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _tokenizer(tokenizer: Tokenizer | None) -> str:
     if tokenizer is None:
         return "none that is read: only token ids can be given"
@@ -116,8 +130,6 @@ def _sampling(params: SamplingParams) -> str:
 def _foreign_kind(contents: Contents) -> str:
     if contents.with_ending(".bin", ".pt", ".pth", ".ckpt", ".pkl") and not contents.tensors:
         return "a model in pickled weights, which can execute code and are never opened"
-    if not contents.raw and not contents.tensors:
-        return "no model"
     name = contents.raw.get("model_type")
     return f"a model of type {name}" if isinstance(name, str) else "a model of unknown type"
 
