@@ -12,7 +12,7 @@ from tests.guesses import Guesser
 from tests.tables import TableCache, TableTarget
 
 from surefoot import Engine, PromptError, RequestError, SamplingParams, SpeculativeOptions
-from surefoot.errors import DrafterError
+from surefoot.errors import DrafterError, LoadError
 from surefoot.protocols import Sampler
 from surefoot.request import Stream
 from surefoot.tree import chain
@@ -224,3 +224,13 @@ def test_a_cache_there_is_no_room_for_leaves_the_conversation_usable() -> None:
     target.is_full = False
     assert conversation.generate(PROMPT, PARAMS).stats.fallbacks == 0
     assert tuple(reader.context[:3]) == PROMPT
+
+
+def test_weights_that_were_let_go_of_are_not_given_out_empty() -> None:
+    model = make_model(dtype=torch.float32)
+    assert model.state_dict()["norm"].numel() == 48
+    model.prepare(exact="auto", prefill_chunk=8, release=True)
+    if model.kernels is None:
+        pytest.skip("nothing was let go of: torch computes")
+    with pytest.raises(LoadError, match="let go of"):
+        model.state_dict()

@@ -106,6 +106,9 @@ class DecoderModel(nn.Module):
     def _native_forward(self, kernels: Library, *, release: bool) -> NativeForward:
         """The kernels' own layout of the weights; with ``release`` the only one, and never both at once of more than a
         layer."""
+        if release:
+            self._released = True
+            self.register_state_dict_pre_hook(_refuse_state)  # type: ignore[no-untyped-call]  # so it is in torch
         forward = NativeForward(
             config=self._config,
             layers=self._views(release=release),
@@ -116,7 +119,6 @@ class DecoderModel(nn.Module):
             in_place=release,
         )
         if release:
-            self._released = True
             _empty([self.norm, self.embedding if self.head is None else self.head])
         return forward
 
@@ -292,6 +294,14 @@ class DecoderModel(nn.Module):
 def _empty(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
         parameter.data = parameter.data.new_empty(0)
+
+
+def _refuse_state(*_: object) -> None:
+    """Keeps weights that are not there from being saved."""
+    raise LoadError(
+        "the weights were packed and let go of, so there is no state to give out; expected a model that keeps them. "
+        "Load it with trainable=True"
+    )
 
 
 def _split(out: TargetOutput, spans: Sequence[Span]) -> list[TargetOutput]:

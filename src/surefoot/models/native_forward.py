@@ -57,6 +57,8 @@ class NativeForward:
         head: the output head, None where the embedding is it.
         library: the kernels.
         in_place: the head's own memory may be used for the packed one.
+
+    Attributes:
         cache_dtype: what keys and values are kept in.
     """
 
@@ -70,9 +72,8 @@ class NativeForward:
         head: Tensor | None,
         library: Library,
         in_place: bool = False,
-        cache_dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.cache_dtype = cache_dtype
+        self.cache_dtype = torch.float32
         self.rope_tables = RopeTables(config.rope, dtype=torch.float32, device=norm.device)
         self._library, self._config = library, config
         self._dtype, self._type = norm.dtype, type_code(norm.dtype)
