@@ -51,13 +51,9 @@ class Conversation:
         on_round: OnRound | None = None,
     ) -> Result:
         """The next turn, read to its end."""
-        stream = self.stream(
+        return self.stream(
             prompt, params, speculative=speculative, prediction=prediction, on_token=on_token, on_round=on_round
-        )
-        with stream:
-            for _ in stream:
-                pass
-        return stream.result
+        ).read()
 
     def stream(
         self,

@@ -72,13 +72,9 @@ class Engine:
         on_round: OnRound | None = None,
     ) -> Result:
         """Answers a prompt: the events of :meth:`stream`, read to their end."""
-        stream = self.stream(
+        return self.stream(
             prompt, params, speculative=speculative, prediction=prediction, on_token=on_token, on_round=on_round
-        )
-        with stream:
-            for _ in stream:
-                pass
-        return stream.result
+        ).read()
 
     def stream(
         self,

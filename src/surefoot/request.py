@@ -151,6 +151,13 @@ class Stream:
         self._request.decoding.close()  # events that were never asked for have closed nothing
         self._ended = True
 
+    def read(self) -> Result:
+        """What comes out, once all that is still to come was read; closed, whatever happens."""
+        with self:
+            for _ in self:
+                pass
+        return self.result
+
     @property
     def ended(self) -> bool:
         """Whether no more events come."""

@@ -87,9 +87,12 @@ class Input:
             return self.prompt
         if self.prompt_file is not None:
             return read_text(self.prompt_file, "--prompt-file")
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():
             raise OptionError("found no prompt; expected --prompt TEXT, --prompt-file FILE, or text on stdin")
-        return sys.stdin.read()
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise OptionError(f"standard input: {error}; expected UTF-8 text") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +208,7 @@ def command(
         ask.warm()
     rounds: list[RoundRecord] = []
     stream = ask.stream(rounds)
-    result = _drain(stream) if given.as_json else _print(stream)
+    result = stream.read() if given.as_json else _print(stream)
     plain = ask.plainly(result.seed) if measuring else None
     if given.as_json:
         compared = plain and plain_report(result, plain)
@@ -253,13 +256,6 @@ def _wants_plain(given: Input, output: Output, pair: Pair, ask: Ask) -> bool:
         return output.measure_plain
     speculating = ask.speculative.num_draft > 0 and (pair.drafter != "none" or given.prediction is not None)
     return speculating and ask.sampling.max_tokens <= MEASURED_BY_DEFAULT
-
-
-def _drain(stream: Stream) -> Result:
-    with stream:
-        for _ in stream:
-            pass
-    return stream.result
 
 
 def _print(stream: Stream) -> Result:
