@@ -76,8 +76,8 @@ def weyl_words(ids: IntArray) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(ids).astype(np.uint64) * np.uint64(_GOLDEN)
 
 
-def gumbel_of_weyl(key: int, weyl: npt.NDArray[np.uint64]) -> FloatArray:
-    """The noise of a key at the ids of ``weyl``, on the host. Always contiguous, so each element is rounded alike."""
+def uniforms_of_weyl(key: int, weyl: npt.NDArray[np.uint64]) -> FloatArray:
+    """The uniforms of a key at the ids of ``weyl``, on the host. Always contiguous."""
     z = weyl + np.uint64((key + _GOLDEN) & _WORD)
     z ^= z >> np.uint64(30)
     z *= np.uint64(_MULTIPLIER_1)
@@ -86,8 +86,14 @@ def gumbel_of_weyl(key: int, weyl: npt.NDArray[np.uint64]) -> FloatArray:
     z ^= z >> np.uint64(31)
     z >>= np.uint64(12)
     z |= np.uint64(_ONE_BITS)
-    noise = z.view(np.float64)
-    noise -= 1.0 - 2.0**-53  # exact: the result needs 53 bits
+    uniforms = z.view(np.float64)
+    uniforms -= 1.0 - 2.0**-53  # exact: the result needs 53 bits
+    return uniforms
+
+
+def gumbel_of_weyl(key: int, weyl: npt.NDArray[np.uint64]) -> FloatArray:
+    """The noise of a key at the ids of ``weyl``, on the host. Always contiguous, so each element is rounded alike."""
+    noise = uniforms_of_weyl(key, weyl)
     np.log(noise, out=noise)
     np.negative(noise, out=noise)
     np.log(noise, out=noise)
@@ -107,8 +113,11 @@ def gumbel_on_device(key: int, ids: Tensor) -> Tensor:
 
 def gumbel_reference(seed: int, sample: int, position: int, token: int) -> float:
     """The noise of one token id, spelled out in Python numbers."""
-    word = splitmix64((position_key(seed, sample, position) + token * _GOLDEN) & _WORD)
-    return -math.log(-math.log(uniform(word)))
+    return _scalar_gumbel(position_key(seed, sample, position), token)
+
+
+def _scalar_gumbel(key: int, token: int) -> float:
+    return -math.log(-math.log(uniform(splitmix64((key + token * _GOLDEN) & _WORD))))
 
 
 class PositionNoise:
@@ -124,7 +133,7 @@ class PositionNoise:
         """The noise of every id at a position, ``[V]``. Read only."""
         row = self._rows.get(position)
         if row is None:
-            row = gumbel_of_weyl(position_key(self._seed, self._sample, position), self._weyl)
+            row = gumbel_of_weyl(self.key(position), self._weyl)
             self._rows[position] = row
         return row
 
@@ -133,7 +142,19 @@ class PositionNoise:
         row = self._rows.get(position)
         if row is not None:
             return row[ids]
-        return gumbel_of_weyl(position_key(self._seed, self._sample, position), self._weyl[ids])
+        return gumbel_of_weyl(self.key(position), self._weyl[ids])
+
+    def key(self, position: int) -> int:
+        """The key of a position's noise."""
+        return position_key(self._seed, self._sample, position)
+
+    def roughly(self, position: int, token: int) -> float:
+        """The noise of one id but for its last bits, which another library's logarithm rounds."""
+        return _scalar_gumbel(self.key(position), token)
+
+    def missing_to_one(self, position: int, size: int) -> FloatArray:
+        """``1 - u`` of the first ``size`` ids at a position, exactly."""
+        return np.subtract(1.0, uniforms_of_weyl(self.key(position), self._weyl[:size]))
 
     def forget_before(self, position: int) -> None:
         """Drops the rows of positions that have been emitted."""

@@ -10,6 +10,7 @@ MATCH_SAMPLING = "tests/lossless/test_match_sampling.py::test_every_processor_gi
 NOISE = "tests/sampling/test_noise.py::"
 NOISE_ENDS = "tests/sampling/test_noise_ends.py::"
 PROCESSORS = "tests/sampling/test_processors.py::"
+RACE = "tests/sampling/test_race.py::"
 SAMPLER = "tests/sampling/test_sampler.py::"
 STREAMS = "tests/sampling/test_streams.py::"
 
@@ -42,17 +43,33 @@ RANDOMNESS = (
         name="noise-ignores-the-drafted-path",
         bug="every row of a round draws with the root's noise",
         file="sampling/sampler.py",
-        before="        position = self._length + len(prefix)",
-        after="        position = self._length",
+        before="return self._length + len(prefix)",
+        after="return self._length",
         killer=SAMPLER + "test_a_path_counts_like_tokens_already_emitted",
     ),
     Mutant(
         name="noise-belongs-to-ranks-not-ids",
         bug="truncation shifts the noise from token to token, so supports must agree to the last id",
         file="noise.py",
-        before="return gumbel_of_weyl(position_key(self._seed, self._sample, position), self._weyl[ids])",
-        after="return gumbel_of_weyl(position_key(self._seed, self._sample, position), self._weyl[: len(ids)])",
+        before="return gumbel_of_weyl(self.key(position), self._weyl[ids])",
+        after="return gumbel_of_weyl(self.key(position), self._weyl[: len(ids)])",
         killer=NOISE + "test_a_kept_row_and_single_ids_have_the_same_bits",
+    ),
+    Mutant(
+        name="race-knows-no-ties",
+        bug="of tokens as likely as the last that top-p keeps, one that it drops is drawn",
+        file="sampling/race.py",
+        before="likelier_or_tied = mass_above(row, x - near)",
+        after="likelier_or_tied = mass_above(row, x + near)",
+        killer=RACE + "test_ties_that_truncation_tells_apart_are_left_to_the_definition",
+    ),
+    Mutant(
+        name="race-compares-logits-before-the-shift",
+        bug="logits that are one number once the largest is taken off are told apart by what that rounded away",
+        file="sampling/race.py",
+        before="NEAR = 2.0**-21",
+        after="NEAR = 0.0",
+        killer=RACE + "test_logits_that_are_tied_only_after_the_shift_are_all_kept",
     ),
     Mutant(
         name="key-parts-are-only-added",
@@ -66,8 +83,8 @@ RANDOMNESS = (
         name="uniform-may-be-nought",
         bug="a uniform of 0 makes infinite noise and draws impossible tokens",
         file="noise.py",
-        before="noise -= 1.0 - 2.0**-53",
-        after="noise -= 1.0",
+        before="uniforms -= 1.0 - 2.0**-53",
+        after="uniforms -= 1.0",
         killer=NOISE_ENDS + "test_noise_is_finite_at_both_ends_of_the_word",
     ),
     Mutant(

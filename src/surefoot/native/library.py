@@ -102,7 +102,7 @@ class Library:
         return int(self._product(product))
 
     def race(self, key: int, x: int, count: int, top: float, temperature: float, times: int) -> float:
-        """Writes bounds ``times`` of a row's Gumbel race; the sum of ``e^((x - top) / temperature)``. See ``race.hpp``."""
+        """Writes the bounds ``times`` of a row, and gives its sum of ``e^((x - top) / temperature)``: ``race.hpp``."""
         self._follow()
         return float(self._race(key, x, count, top, temperature, times))
 

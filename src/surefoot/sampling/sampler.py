@@ -13,12 +13,16 @@ from surefoot.errors import SamplingError
 from surefoot.noise import FloatArray, IntArray, PositionNoise
 from surefoot.options import SamplingParams, SpeculativeOptions
 from surefoot.protocols import Choices
-from surefoot.sampling import processors
+from surefoot.sampling import processors, race
 from surefoot.sampling.history import Occurrences
 from surefoot.sampling.processors import Support
+from surefoot.sampling.race import Race, Row
 from surefoot.streams import Streams
 
 _SPECULATE = SpeculativeOptions()
+
+FEW = 8192
+"""Tokens of a row so short that what it takes to do less with it costs more."""
 
 UNDRAWABLE = -1
 """What :meth:`RequestSampler.draw_rows` gives for a row no token can be drawn from."""
@@ -55,6 +59,7 @@ class RequestSampler:
         self._seen = Occurrences(history)
         self._output = Occurrences()
         self._noise = PositionNoise(seed, params.sample_index, vocab_size)
+        self._race = Race(self._noise)
         self._streams = Streams(seed, params.sample_index)
         self._choices: Choices = self._streams if choices is None else choices
         self._bias_ids, self._bias = _bias_arrays(params.logit_bias)
@@ -148,14 +153,31 @@ class RequestSampler:
         if self.greedy_rows:
             token = int(self.draw_rows(logits.unsqueeze(0)))
             if token == UNDRAWABLE:
-                raise undrawable(f"position {self._length + len(prefix)}")
+                raise undrawable(f"position {self._position(prefix)}")
             return token
         return int(self._edited(logits, prefix).argmax())
 
     def _noisy_best(self, logits: Tensor, prefix: Sequence[int]) -> int:
         """The Gumbel-max draw under the position's noise."""
-        support = self._support(logits, prefix)
-        position = self._length + len(prefix)
+        if min(logits.shape[0], self._vocab_size) <= FEW:
+            return self.noisy_best_reference(logits, prefix)
+        params, row, position = self._params, self._row(logits, prefix), self._position(prefix)
+        support = token = None
+        if params.top_k > 0:
+            support = race.top_k(row, params.top_k)
+        elif params.top_p >= 1 and params.min_p > 0:
+            support = race.min_p(row, params.min_p)
+        if support is not None:
+            return self._noisy_best_of(self._truncated(support), position)
+        if params.top_k == 0:
+            token = self._race.winner(row, position, top_p=params.top_p, min_p=params.min_p)
+        return self.noisy_best_reference(logits, prefix) if token is None else token
+
+    def noisy_best_reference(self, logits: Tensor, prefix: Sequence[int]) -> int:
+        """The Gumbel-max draw as it is defined: every processor and all noise over the whole row."""
+        return self._noisy_best_of(self._support(logits, prefix), self._position(prefix))
+
+    def _noisy_best_of(self, support: Support, position: int) -> int:
         if support.ids is None:
             noise = self._noise.row(position)[: len(support.logits)]
         else:
@@ -168,11 +190,27 @@ class RequestSampler:
         support = processors.with_temperature(self._edited(logits, prefix), params.temperature)
         if params.top_k > 0:
             support = processors.top_k(support, params.top_k)
+        return self._truncated(support)
+
+    def _truncated(self, support: Support) -> Support:
+        """What top-p and min-p leave of what top-k left."""
+        params = self._params
         if params.top_p < 1:
             support = processors.top_p(support, params.top_p)
         if params.min_p > 0:
             support = processors.min_p(support, params.min_p)
         return support
+
+    def _row(self, logits: Tensor, prefix: Sequence[int]) -> Row:
+        """The row with bias, penalties and forbidden tokens applied, in fp32 where nothing is."""
+        temperature = self._params.temperature
+        if self._edits_rows or logits.dtype == torch.float64 or self._forbids_stops(self._num_emitted + len(prefix)):
+            return race.narrowed(self._edited(logits, prefix), temperature)
+        narrow = np.ascontiguousarray(logits.detach()[: self._vocab_size].to("cpu", torch.float32).numpy())
+        top = narrow.max().item()
+        if not math.isfinite(top):
+            raise undrawable(f"position {self._position(prefix)}")
+        return Row(exact=narrow, narrow=narrow, top=top, temperature=temperature)
 
     def _edited(self, logits: Tensor, prefix: Sequence[int]) -> FloatArray:
         """The row in fp64 with bias, penalties and forbidden tokens applied; its largest entry is finite."""
@@ -201,9 +239,12 @@ class RequestSampler:
     def _forbids_stops(self, num_generated: int) -> bool:
         return num_generated < self._params.min_tokens and len(self._stop_ids) > 0
 
+    def _position(self, prefix: Sequence[int]) -> int:
+        return self._length + len(prefix)
+
     def _check_drawable(self, row: FloatArray, prefix: Sequence[int]) -> None:
         if not np.isfinite(row.max()):  # NaN passes through max
-            raise undrawable(f"position {self._length + len(prefix)}")
+            raise undrawable(f"position {self._position(prefix)}")
 
 
 def undrawable(place: str) -> SamplingError:
