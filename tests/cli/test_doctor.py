@@ -150,3 +150,12 @@ def test_on_a_terminal_there_is_a_table_and_colours_unless_refused(
     assert "│" in out
     assert ("\x1b[32m" in out) is not no_color
     assert "qwen3" in out
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_running_check_is_shown_in_terminals_only(
+    surefoot_program: Program, model: str, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    assert (surefoot_program("doctor", model, "--files-only").err != "") is terminal

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -14,7 +17,7 @@ from tests.cli.conftest import Program
 from tests.test_architecture import FLAGS
 
 import surefoot
-from surefoot.cli import READER_GONE, build_app
+from surefoot.cli import READER_GONE, build_app, main, run
 from surefoot.cli.hints import FOREIGN_FLAGS, UNMATCHED_FLAGS, foreign_flags
 from surefoot.cli.pair import Pair
 
@@ -67,6 +70,80 @@ def test_hints_name_flags_that_exist() -> None:
             assert not word.startswith("--") or word in known
 
 
+class Output(io.TextIOWrapper):
+    """Standard output of another encoding, or on a full disk."""
+
+    def __init__(self, encoding: str = "utf-8", fault: OSError | None = None) -> None:
+        super().__init__(io.BytesIO(), encoding=encoding, write_through=True)
+        self.fault = fault
+
+    def write(self, text: str) -> int:
+        if self.fault is not None:
+            raise self.fault
+        return super().write(text)
+
+
+@pytest.mark.parametrize(("encoding", "named"), [("ascii", "u65e5"), ("utf-8", "udcff")])
+def test_text_that_the_output_cannot_hold_is_told(
+    tmp_path: Path, encoding: str, named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "\\u65e5\\udcff"}')
+    monkeypatch.setattr(sys, "stdout", Output(encoding))
+    assert run(["inspect", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert named in err
+    assert f"cannot be written as {encoding}; expected valid Unicode and an output in UTF-8" in err
+
+
+def test_a_full_disk_is_told_and_other_faults_are_not_hidden(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Output(fault=OSError(errno.ENOSPC, "No space left on device")))
+    assert run(["inspect", "--presets"]) == 2
+    assert "the output cannot be written ([Errno 28] No space left on device); expected" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdout", Output(fault=OSError(errno.EBADF, "Bad file descriptor")))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        run(["inspect", "--presets"])
+
+
+def test_closed_standard_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit, match="found standard output closed; expected"):
+        main(["inspect", "pebble"])
+
+
+def test_ctrl_c_during_an_import_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Ended(BaseException):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    def import_module(name: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr(os, "_exit", end)
+        monkeypatch.setattr("importlib.import_module", import_module)
+        with pytest.raises(Ended, match="130"):
+            run(["inspect", "pebble"])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_standard_input_that_is_no_text_is_told(surefoot_program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def \xff"), encoding="utf-8"))
+    ran = surefoot_program("generate", "pebble")
+    assert (ran.code, ran.out) == (2, "")
+    assert "standard input: " in ran.err
+    assert "expected UTF-8 text" in ran.err
+
+
 AS_MODULE = ("-m", "surefoot")
 INTERRUPTIBLE = (  # a shell that runs tests in the background has SIGINT ignored, and children inherit that
     "-c",
@@ -95,11 +172,11 @@ def test_its_own_process_prints_one_json_object(model: str) -> None:
     assert err == ""
 
 
-def test_empty_stdin_is_an_empty_prompt(model: str) -> None:
-    process = start(AS_MODULE, "generate", model)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (2, "")
-    assert "prompt" in err
+def test_empty_stdin_is_an_empty_prompt(surefoot_program: Program, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    ran = surefoot_program("generate", model)
+    assert (ran.code, ran.out) == (2, "")
+    assert "the prompt has no tokens" in ran.err
 
 
 def test_ctrl_c_exits_with_130_and_no_traceback(model: str) -> None:
@@ -155,7 +232,7 @@ def test_a_reader_that_leaves_early_causes_no_traceback(model: str) -> None:
     process.stderr.close()
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("config", "show"), ("inspect", "--presets", "--json")])
+@pytest.mark.parametrize("arguments", [("--help",), ("config", "show")])
 def test_a_reader_that_never_came_causes_no_traceback(arguments: tuple[str, ...]) -> None:
     process = start(AS_MODULE, *arguments)
     assert process.stdout is not None

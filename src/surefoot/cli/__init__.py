@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from threading import current_thread, main_thread
+from types import FrameType, ModuleType
 from typing import Annotated
 
 import typer
@@ -46,7 +50,7 @@ def build_app(command: str | None) -> typer.Typer:
         if name != command:
             app.command(name, help=line)(_unreached)
             continue
-        chosen = importlib.import_module(f"surefoot.cli.{name}").command
+        chosen = _imported(f"surefoot.cli.{name}").command
         if isinstance(chosen, typer.Typer):
             app.add_typer(chosen, name=name, help=line)
         else:
@@ -56,13 +60,15 @@ def build_app(command: str | None) -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program and exits."""
+    if sys.stdout is None:  # Python's way of saying that it was closed
+        sys.exit("error: found standard output closed; expected somewhere to write, if only /dev/null")
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left in the buffer has no reader either; the interpreter would try again on its way out.
+    except OSError as error:
+        # What is left in the buffer cannot go there either; the interpreter would try again on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = READER_GONE
+        code = READER_GONE if isinstance(error, BrokenPipeError) else _cannot_write(error)
     sys.exit(code)
 
 
@@ -78,6 +84,18 @@ def run(arguments: Sequence[str]) -> int:
     except SurefootError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG_USE
+    except UnicodeEncodeError as error:
+        unwritable = error.object[error.start : error.end]
+        print(
+            f"error: found {unwritable!a}, which cannot be written as {error.encoding}; expected valid Unicode and an "
+            "output in UTF-8. Set PYTHONIOENCODING=utf-8",
+            file=sys.stderr,
+        )
+        return WRONG_USE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
+            raise
+        return _cannot_write(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -86,6 +104,28 @@ def run(arguments: Sequence[str]) -> int:
             return READER_GONE
         return stop.code if isinstance(stop.code, int) else 0
     return 0
+
+
+def _cannot_write(error: OSError) -> int:
+    print(f"error: the output cannot be written ({error}); expected a place with room", file=sys.stderr)
+    return WRONG_USE
+
+
+def _imported(name: str) -> ModuleType:
+    """The module of this name. Ctrl-C meanwhile ends the process: half-imported modules cannot be got rid of, and what
+    they raise later is no ``KeyboardInterrupt``."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
+        return importlib.import_module(name)
+    signal.signal(signal.SIGINT, _leave)
+    try:
+        return importlib.import_module(name)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    print("interrupted", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)
 
 
 def _show_version(wanted: bool) -> None:

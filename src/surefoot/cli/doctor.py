@@ -82,8 +82,7 @@ def command(pair: Pair, extent: Extent, speculative: SpeculativeOptions, options
         lookup_min=pair.lookup_min,
         prior=(check_settings_file(pair.config, pair.label, pair.origins),),
     )
-    with Console(stderr=True, no_color=not colors_wanted(sys.stderr)).status("examining the settings file") as status:
-        report = examine(given, lambda check: status.update(f"{check.name}: {check.level}; going on"))
+    report = _examined(given)
     if extent.as_json:
         print(json.dumps({**report.as_json(), "provenance": Provenance.collect(options.device).as_json()}))
     elif sys.stdout.isatty():
@@ -91,6 +90,14 @@ def command(pair: Pair, extent: Extent, speculative: SpeculativeOptions, options
     else:
         print(*lines(report), sep="\n")
     return 1 if report.conclusion == "FAIL" else 0
+
+
+def _examined(given: Examination) -> Report:
+    """The report; meanwhile stderr shows the last check, where it is a terminal."""
+    if not sys.stderr.isatty():
+        return examine(given)
+    with Console(stderr=True, no_color=not colors_wanted(sys.stderr)).status("examining the settings file") as status:
+        return examine(given, lambda check: status.update(f"{check.name}: {check.level}; going on"))
 
 
 def lines(report: Report) -> list[str]:
