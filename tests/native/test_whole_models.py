@@ -61,12 +61,17 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def model_of(name: str, dtype: torch.dtype) -> DecoderModel:
+    return make_model(dtype=dtype, seed=4, exact="require", **options_of(name))  # type: ignore[arg-type]
+
+
+def options_of(name: str) -> Options:
+    """A tiny model's; where lengths decide on frequencies, a short and a long sequence have different ones."""
     options = SMALL | FAMILIES[name]
-    if name == "phi3, part of each head":  # a request of more than 32 tokens has other frequencies
+    if name == "phi3, part of each head":
         options |= {"original_max_position_embeddings": 32}
     if name == "llama":
-        options |= {"max_position_embeddings": 40}  # beyond it each length has frequencies of its own
-    return make_model(dtype=dtype, seed=4, exact="require", **options)  # type: ignore[arg-type]
+        options |= {"max_position_embeddings": 40}
+    return options
 
 
 def wide_model(name: str, dtype: torch.dtype) -> DecoderModel:
@@ -125,6 +130,38 @@ def test_a_prompt_in_any_chunks_is_decoding_step_by_step(
 ) -> None:
     model = model_of(name, dtype)
     assert chunks_that_differ(model, text_of(70), (1, 2, 3, 7, 16, 17, 64, 512), monkeypatch) == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_they_show_is_what_torch_computes(name: str) -> None:
+    tokens = text_of(60)
+    results = []
+    for dtype, trainable in ((FP32, False), (torch.float64, True), (BF16, False), (BF16, True)):
+        options = options_of(name)
+        model = make_model(dtype=dtype, seed=4, trainable=trainable, prefill_chunk=25, **options)  # type: ignore[arg-type]
+        assert (model.kernels is None) is trainable
+        results.append(parts([out for _, out in model.prefill(tokens, model.new_cache(60), SHOWN)]))
+    for fp32, exact, bf16, plain in zip(*results, strict=True):
+        size = float(exact.abs().max())
+        assert float((fp32 - exact).abs().max()) < 1e-5 * size
+        # In bf16 errors are those of torch's own path, which rounds at the same places.
+        errors = [float((found.double() - exact).square().mean().sqrt()) for found in (bf16, plain)]
+        assert errors[0] < 1.25 * errors[1]
+
+
+def test_layers_come_in_the_order_they_are_asked_for_and_once_each_time() -> None:
+    model = model_of("qwen3, norms, tied", FP32)
+    cache = model.new_cache(8)
+
+    def layers(*asked: int) -> tuple[Tensor, ...]:
+        (out,) = model.score([(chain([1, 2, 3]), cache)], Capture(layers=asked))
+        cache.rollback()
+        return out.layers
+
+    first, last = layers(0, 1)
+    assert not torch.equal(first, last)
+    assert equal(layers(1, 0, 1), (last, first, last))
+    assert layers() == ()
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
@@ -186,6 +223,7 @@ def test_trees_of_several_sequences_in_one_call_are_decoding_step_by_step(name: 
         assert rounds_that_differ(model, [(20 + rows, (rows,), 60)]) == [], rows
     grown = [(33, (3, 4, 2), 64), (5, (1, 5), 14), (14, (8,), 64), (1, (2, 2, 2, 2), 10)]
     assert rounds_that_differ(model, grown) == []
+    assert rounds_that_differ(model, [(10, (20,), 64)]) == []
 
 
 def test_the_comparison_sees_a_row_of_a_wrong_table_and_one_bit(monkeypatch: pytest.MonkeyPatch) -> None:
