@@ -76,6 +76,30 @@ class Terminal:
         shown, self.rest = self.rest[: match.end()], self.rest[match.end() :]
         return shown
 
+    def interrupt(self, pattern: str) -> str:
+        """Presses Ctrl-C at a prompt until ``pattern`` is on the screen; what came up to its end.
+
+        A signal that comes between readline's last look for one and its wait for a key is only seen at the next key or
+        signal.
+        """
+        for _ in range(30):
+            self.type(CTRL_C)
+            try:
+                return self.expect(pattern, seconds=2)
+            except AssertionError:
+                continue
+        return self.expect(pattern, seconds=2)
+
+    def interrupted(self) -> int:
+        """Presses Ctrl-C at a prompt until the program ends; its exit code."""
+        for _ in range(30):
+            self.type(CTRL_C)
+            try:
+                return self.leave(seconds=2)
+            except subprocess.TimeoutExpired:
+                continue
+        return self.leave(seconds=2)
+
     def leave(self, seconds: float = 60) -> int:
         """Reads what is left; the exit code."""
         until = monotonic() + seconds

@@ -47,8 +47,7 @@ def test_somebody_chats_in_a_terminal() -> None:
 
         terminal.type("/edit\r")
         terminal.expect("edit> ")
-        terminal.type(CTRL_C)
-        terminal.expect("nothing was changed.*> ")
+        terminal.interrupt("nothing was changed.*> ")
 
         terminal.type("/set max_tokens 480\r")
         terminal.expect("> ")
@@ -80,6 +79,7 @@ def test_no_color_is_respected_and_ctrl_d_leaves() -> None:
 def test_ctrl_c_at_the_prompt_leaves_with_130() -> None:
     with Terminal("chat", "pebble", "--method", "lookup") as terminal:
         terminal.expect("> ")
-        terminal.type("half a line" + CTRL_C)
-        assert terminal.leave() == 130
+        terminal.type("half a line")
+        terminal.expect("half a line")
+        assert terminal.interrupted() == 130
         assert "Traceback" not in terminal.rest
