@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from surefoot.protocols import Sampler, Target
-from surefoot.types import Capture, DraftTree, Plan, TargetOutput
+from surefoot.drafters.predicted import PredictedDrafter
+from surefoot.protocols import DrafterModel, Sampler, Target
+from surefoot.types import Capture, DraftTree, Plan, TargetOutput, Tokens
 
 Guess = Callable[[Sequence[int]], list[list[int]]]
 """Context (root included) -> branches, each a list of tokens after the root."""
@@ -52,6 +54,18 @@ class Guesser:
 
     def close(self) -> None:
         self.closed += 1
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A prediction as a drafter of its own, over the one that is used beside it."""
+
+    prediction: Tokens
+    inner: DrafterModel
+    method = "predicted"
+
+    def start(self, target: Target) -> PredictedDrafter:
+        return PredictedDrafter(self.prediction, self.inner.start(target))
 
 
 def oracle(answer: Sequence[int], prompt_length: int, depth: int = 8) -> Guess:

@@ -173,7 +173,10 @@ def test_a_stream_is_not_read_or_closed_from_within() -> None:
 
 
 @pytest.mark.parametrize("method", ["truncate", "observe"])
-def test_a_drafter_that_fails_between_turns_is_made_anew(method: str) -> None:
+@pytest.mark.parametrize(("fault", "told"), [(ZeroDivisionError, DrafterError), (KeyboardInterrupt, KeyboardInterrupt)])
+def test_a_drafter_that_fails_between_turns_is_made_anew(
+    method: str, fault: type[BaseException], told: type[BaseException]
+) -> None:
     drafter = guesser()
     engine = Engine(TableTarget(), drafter)
     conversation = engine.conversation()
@@ -182,10 +185,10 @@ def test_a_drafter_that_fails_between_turns_is_made_anew(method: str) -> None:
     closed = drafter.closed
 
     def broken(*_: object) -> None:
-        raise ZeroDivisionError("broken")
+        raise fault("broken")
 
     setattr(drafter, method, broken)
-    with pytest.raises(DrafterError, match=r"Guesser failed between turns.*broken"):
+    with pytest.raises(told, match=r"^broken$" if told is fault else r"Guesser failed between turns.*broken"):
         conversation.generate(PROMPT, PARAMS)
     assert drafter.closed == closed + 1
     delattr(drafter, method)

@@ -148,8 +148,10 @@ class Conversation:
                 return drafter, 0
             elif kept:
                 drafter.observe(asked.prompt[:kept], TargetOutput(logits=None), None)
-        except Exception as error:
+        except BaseException as error:
             self._drop_drafter()
+            if not isinstance(error, Exception):
+                raise
             raise DrafterError(
                 f"the drafter {type(drafter).__name__} failed between turns: {type(error).__name__}: {error}; expected "
                 "one that goes back to an earlier length. Ask again, and a new one begins"

@@ -9,7 +9,7 @@ from math import ceil
 import pytest
 import torch
 from tests.factories import make_model
-from tests.guesses import Guesser
+from tests.guesses import Guesser, Predicted
 from tests.tables import TableTarget
 from tests.test_speculation import relative_of
 
@@ -17,7 +17,7 @@ from surefoot import Engine, SamplingParams, SpeculativeOptions
 from surefoot.drafters.draft_model import DraftModel
 from surefoot.drafters.lookup import Lookup
 from surefoot.drafters.none import NoDraft, NoDrafts
-from surefoot.drafters.predicted import Predicted, PredictedDrafter
+from surefoot.drafters.predicted import PredictedDrafter
 from surefoot.errors import DrafterError
 from surefoot.protocols import DrafterModel, Sampler
 from surefoot.request import Result

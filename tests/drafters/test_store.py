@@ -13,12 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories import make_model
+from tests.guesses import Predicted
 from tests.tables import TableTarget
 
 from surefoot import Engine, SamplingParams, SpeculativeOptions
 from surefoot.drafters.lookup import Lookup, LookupDrafter
 from surefoot.drafters.none import NoDrafts
-from surefoot.drafters.predicted import Predicted
 from surefoot.drafters.store import AnswerStore, PastAnswers
 from surefoot.drafters.suffix import SuffixAutomaton
 from surefoot.errors import OptionError, TargetError

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories import make_model
+from tests.guesses import Predicted
 from tests.tables import TableTarget
 
 from surefoot import SamplingParams, SpeculativeOptions
 from surefoot.drafters.draft_model import DraftModel
 from surefoot.drafters.lookup import Lookup
 from surefoot.drafters.none import NoDrafts
-from surefoot.drafters.predicted import Predicted
 from surefoot.drafters.store import AnswerStore
 from surefoot.protocols import Drafter, DrafterModel
 from surefoot.sampling import RequestSampler

@@ -7,35 +7,15 @@ has left the prediction, the other drafter drafts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 from surefoot.drafters.alignment import LONGEST_MATCH, START, Alignment
-from surefoot.protocols import Drafter, DrafterModel, Sampler, Target
+from surefoot.protocols import Drafter, Sampler
 from surefoot.tree import chain
 from surefoot.types import Capture, DraftTree, Plan, TargetOutput, Tokens
 
 _MIN_MATCH = 2
 """Tokens of the answer that have to be found again after an edit: fewer are found sooner, and wrong more often."""
 _NOTHING = Plan(num_nodes=0, depth=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """A prediction for one request, over the drafter that is used beside it.
-
-    Attributes:
-        prediction: ids of the expected answer.
-        inner: what drafts where the prediction does not help.
-    """
-
-    prediction: Tokens
-    inner: DrafterModel
-    method: ClassVar[str] = "predicted"
-
-    def start(self, target: Target) -> PredictedDrafter:
-        """A drafter at the prediction's beginning."""
-        return PredictedDrafter(self.prediction, self.inner.start(target))
 
 
 class PredictedDrafter:
