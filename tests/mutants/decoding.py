@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 DECODE = "tests/test_decode.py::"
 ENGINE = "tests/test_engine.py::"
+FAULTS = "tests/test_faults.py::"
 PATHWISE = "tests/lossless/test_match_pathwise.py::"
 
 LOOP = (
@@ -184,7 +185,7 @@ ENDINGS = (
         name="events-of-a-left-stream-are-kept",
         bug="ids and usage keep tokens the reader never got (vllm 47616)",
         file="request.py",
-        before="events = tuple(self.stops.events[:num_events])",
+        before="events = tuple(self.stops.events[: self.num_sent])",
         after="events = tuple(self.stops.events)",
         killer=DECODE + "test_closing_a_stream_at_any_token_leaves_the_cache_valid",
     ),
@@ -208,8 +209,8 @@ ENDINGS = (
         name="seed-of-the-request-is-ignored",
         bug="a per-request seed changes nothing (vllm 6038)",
         file="engine.py",
-        before="seed = secrets.randbelow(MAX_SEED) if params.seed is None else params.seed",
-        after="seed = secrets.randbelow(MAX_SEED)",
+        before="seed=secrets.randbelow(MAX_SEED) if params.seed is None else params.seed",
+        after="seed=secrets.randbelow(MAX_SEED)",
         killer=ENGINE + "test_a_seed_is_drawn_reported_and_reproduces",
     ),
     Mutant(
@@ -230,4 +231,63 @@ ENDINGS = (
     ),
 )
 
-DECODING = (*LOOP, *ENDINGS)
+LEFTOVERS = (
+    Mutant(
+        name="unread-stream-keeps-its-drafter-open",
+        bug="what a request holds is freed only once its first token was asked for",
+        file="request.py",
+        before="        self._request.decoding.close()",
+        after="        pass",
+        killer=FAULTS + "test_what_is_closed_before_its_first_event_closes_its_drafters_once",
+    ),
+    Mutant(
+        name="stream-closes-twice",
+        bug="closing an ended stream again takes back what the next turn has just scored",
+        file="decode.py",
+        before="        if self._closed:",
+        after="        if False:",
+        killer=FAULTS + "test_what_is_closed_before_its_first_event_closes_its_drafters_once",
+    ),
+    Mutant(
+        name="second-root-passes",
+        bug="a malformed tree is the target's error, and the answer is lost with it",
+        file="decode.py",
+        before="if tree.parents[0] != -1 or min(tree.parents[1:], default=0) < 0:",
+        after="if tree.parents[0] != -1:",
+        killer=FAULTS + "test_a_drafter_whose_tree_is_none_is_dropped",
+    ),
+    Mutant(
+        name="law-of-another-shape-passes",
+        bug="a drafter's law over its own vocabulary ends the request (vllm 45060)",
+        file="decode.py",
+        before="    if q.shape != expected:",
+        after="    if len(q) != len(drafted):",
+        killer=FAULTS + "test_a_drafter_whose_tree_is_none_is_dropped",
+    ),
+    Mutant(
+        name="running-stream-counts-as-ended",
+        bug="a callback that reads its own stream lets a conversation begin the next turn beside it",
+        file="request.py",
+        before="    if getgeneratorstate(events) == GEN_RUNNING:",
+        after="    if False:",
+        killer=FAULTS + "test_a_stream_is_not_read_or_closed_from_within",
+    ),
+    Mutant(
+        name="failed-drafter-goes-on-between-turns",
+        bug="a drafter interrupted while it goes back is asked to go on from there",
+        file="conversation.py",
+        before="except BaseException as error:",
+        after="except Exception as error:",
+        killer=FAULTS + "test_a_drafter_that_fails_between_turns_is_made_anew",
+    ),
+    Mutant(
+        name="missing-weights-are-given-out",
+        bug="a model whose weights were packed is saved empty",
+        file="models/decoder.py",
+        before="            self.register_state_dict_pre_hook(_refuse_state)",
+        after="            pass",
+        killer=FAULTS + "test_weights_that_were_let_go_of_are_not_given_out_empty",
+    ),
+)
+
+DECODING = (*LOOP, *ENDINGS, *LEFTOVERS)
