@@ -11,6 +11,7 @@ from surefoot import OptionError, SamplingParams
 from surefoot.cli.chat.parameters import changed, shown
 from surefoot.cli.chat.reader import Turn
 from surefoot.cli.chat.transcript import Message, Transcript
+from surefoot.errors import PromptError
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,13 @@ def test_turns_are_lines_continued_lines_or_fenced(
     while (turn := reader.read()) is not None:
         read_turns.append(turn)
     assert read_turns == turns
+
+
+def test_a_line_that_is_no_text_is_refused_and_the_next_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = typed(monkeypatch, "caf\udce9", "tea")
+    with pytest.raises(PromptError, match="expected UTF-8"):
+        reader.read()
+    assert reader.read() == Turn("tea", False)
 
 
 def test_every_parameter_is_set_to_what_it_already_is() -> None:
@@ -126,15 +134,19 @@ def test_an_exchange_that_is_undone_was_never_there(transcript: Transcript, text
     assert longer.cleared() == transcript.cleared()
 
 
+def user_messages(transcript: Transcript) -> tuple[str, ...]:
+    return tuple(message.content for message in transcript.messages if message.role == "user")
+
+
 @given(TRANSCRIPTS, TEXTS, st.integers(1, 4))
 def test_an_edit_keeps_what_came_before_and_nothing_after(transcript: Transcript, text: str, number: int) -> None:
-    users = transcript.user_messages
+    users = user_messages(transcript)
     if number > len(users):
         with pytest.raises(OptionError):
             transcript.edited(text, number)
         return
     edited = transcript.edited(text, number)
-    assert edited.user_messages == (*users[: number - 1], text)
+    assert user_messages(edited) == (*users[: number - 1], text)
     assert edited.messages[:-1] == transcript.messages[: len(edited.messages) - 1]
 
 
@@ -143,7 +155,7 @@ def test_a_system_message_is_one_and_first(transcript: Transcript, text: str) ->
     changed_system = transcript.with_system(text)
     assert [message.content for message in changed_system.messages if message.role == "system"] == [text] * bool(text)
     assert [message.role for message in changed_system.messages[1:]].count("system") == 0
-    assert changed_system.user_messages == transcript.user_messages
+    assert user_messages(changed_system) == user_messages(transcript)
 
 
 @given(TRANSCRIPTS)

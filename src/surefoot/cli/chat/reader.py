@@ -69,7 +69,12 @@ class Reader:
         if self._ended:
             return None
         try:
-            return self._edited(prompt, prefill) if self._interactive else _plain_line(prompt)
+            line = self._edited(prompt, prefill) if self._interactive else _plain_line(prompt)
+            if line is not None:
+                line.encode("utf-8")  # where bytes that are no text become lone surrogates
+            return line
+        except UnicodeEncodeError as error:
+            raise PromptError(f"found a line that is no text ({error}); expected UTF-8. It was not read") from error
         except UnicodeDecodeError as error:
             self._ended = not self._interactive  # a stream cannot be read past what it cannot decode
             raise PromptError(f"found a line that is no text ({error}); expected UTF-8. It was not read") from error

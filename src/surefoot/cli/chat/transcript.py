@@ -32,11 +32,6 @@ class Transcript:
         is a line of its own."""
         return "".join(message.content + ("\n" if message.role == "system" else "") for message in self.messages)
 
-    @property
-    def user_messages(self) -> tuple[str, ...]:
-        """What the user said."""
-        return tuple(message.content for message in self.messages if message.role == "user")
-
     def say(self, role: Role, content: str) -> Transcript:
         """With one more message."""
         return replace(self, messages=(*self.messages, Message(role, content)))
