@@ -106,10 +106,22 @@ def test_a_full_disk_is_told_and_other_faults_are_not_hidden(
         run(["inspect", "--presets"])
 
 
-def test_closed_standard_output_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_standard_output_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(SystemExit, match="found standard output closed; expected"):
+    with pytest.raises(SystemExit, match="2"):
         main(["inspect", "pebble"])
+    assert "found standard output closed; expected" in capsys.readouterr().err
+
+
+def test_closed_standard_input_is_empty(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command, code, message in (("generate", "2", "the prompt has no tokens"), ("chat", "0", "note: ")):
+        monkeypatch.setattr(sys, "stdin", None)
+        with pytest.raises(SystemExit, match=code):
+            main([command, model, *(["--raw"] if command == "chat" else [])])
+        assert message in capsys.readouterr().err
+        sys.stdin.close()
 
 
 def test_ctrl_c_during_an_import_ends_the_process(

@@ -61,7 +61,10 @@ def build_app(command: str | None) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program and exits."""
     if sys.stdout is None:  # Python's way of saying that it was closed
-        sys.exit("error: found standard output closed; expected somewhere to write, if only /dev/null")
+        print("error: found standard output closed; expected somewhere to write, if only /dev/null", file=sys.stderr)
+        sys.exit(WRONG_USE)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # as long as the process
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()

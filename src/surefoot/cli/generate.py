@@ -87,7 +87,7 @@ class Input:
             return self.prompt
         if self.prompt_file is not None:
             return read_text(self.prompt_file, "--prompt-file")
-        if sys.stdin is None or sys.stdin.isatty():
+        if sys.stdin.isatty():
             raise OptionError("found no prompt; expected --prompt TEXT, --prompt-file FILE, or text on stdin")
         try:
             return sys.stdin.read()
