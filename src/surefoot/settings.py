@@ -111,9 +111,12 @@ class Settings:
         """The profile of this name. Raises ``OptionError`` saying which there are."""
         found = next((profile for profile in self.profiles if profile.name == name), None)
         if found is None:
-            where = f"the settings file {self.file}" if self.file else "no settings file (surefoot init writes one)"
-            names = ", ".join(profile.name for profile in self.profiles) or "none"
-            raise OptionError(f"--profile is {name!r}, and there is {where} with the profiles: {names}")
+            if self.file is None:
+                raise OptionError(
+                    f"--profile is {name!r}; expected a settings file that has it: surefoot init writes one"
+                )
+            names = ", ".join(profile.name for profile in self.profiles) or "one; it has none"
+            raise OptionError(f"--profile is {name!r}; expected one of those in {self.file}: {names}")
         return found
 
     def resolve(self, name: str) -> str:

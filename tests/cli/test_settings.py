@@ -132,7 +132,7 @@ def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_profile_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(OptionError, match=r"'b', and there is the settings file .* with the profiles: a"):
+    with pytest.raises(OptionError, match=r"--profile is 'b'; expected one of those in .*: a$"):
         parse("[profiles.a]\n", FILE).profile("b")
     with pytest.raises(OptionError, match="surefoot init writes one"):
         Settings().profile("b")
