@@ -13,7 +13,6 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +28,7 @@ from surefoot.bench.table import HEADINGS, row
 from surefoot.cli import INTERRUPTED
 from surefoot.cli.flags import LOAD, SPECULATIVE, Source, command_of
 from surefoot.cli.pair import Pair
-from surefoot.cli.show import colors_wanted, show_notes
+from surefoot.cli.show import colors_wanted, progress_bar, show_notes
 from surefoot.control.cost import CostCurve
 from surefoot.engine import Engine
 from surefoot.errors import OptionError
@@ -184,7 +183,7 @@ def _run(engine: Engine, asked: Sequence[Question], settings: Settings, num_draf
     skipped: list[Skipped] = []
     cost = None
     complete = False
-    with _progress() as progress:
+    with progress_bar(auto_refresh=False) as progress:
         bar = progress.add_task("measuring", total=count_answers(asked, settings))
 
         def advance(_: Answer) -> None:
@@ -203,20 +202,6 @@ def _run(engine: Engine, asked: Sequence[Question], settings: Settings, num_draf
         except KeyboardInterrupt:  # what was measured is kept; the exit code says so
             pass
     return _Run(comparisons=tuple(comparisons), skipped=tuple(skipped), cost=cost, complete=complete)
-
-
-def _progress() -> Progress:
-    """A bar on stderr where that is a terminal, drawn between answers only: no thread of its own disturbs the clock."""
-    console = Console(stderr=True, no_color=not colors_wanted(sys.stderr))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(
-        *columns,
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        auto_refresh=False,
-        disable=not sys.stderr.isatty(),
-    )
 
 
 def _publish(measurement: Measurement, extent: Extent) -> None:

@@ -29,11 +29,21 @@ def colors_wanted(stream: TextIO) -> bool:
     return not environment.no_color and (stream.isatty() or environment.force_color)
 
 
-def progress_bar() -> Progress:
-    """A bar on stderr while something long runs, gone afterwards; nothing where stderr is no terminal."""
+def progress_bar(*, auto_refresh: bool = True) -> Progress:
+    """A bar on stderr while something long runs, gone afterwards; nothing where stderr is no terminal.
+
+    Without ``auto_refresh`` it is drawn only when told to, by no thread of its own that would disturb a clock.
+    """
     console = Console(stderr=True, no_color=not colors_wanted(sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not sys.stderr.isatty())
+    return Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        auto_refresh=auto_refresh,
+        disable=not sys.stderr.isatty(),
+    )
 
 
 def colored(text: str, origin: Origin) -> str:
