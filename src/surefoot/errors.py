@@ -17,7 +17,7 @@
     │   ├── CapacityError        more tokens than the cache was made for
     │   └── BrokenCacheError     the cache was interrupted inside a commit
     ├── TargetError              the target failed, or was called with wrong counts, ranges or shapes
-    └── DrafterError             a drafter failed; the loop drops it and goes on plainly
+    └── DrafterError             a drafter failed; a request drops it and goes on plainly, between turns it is told
 """
 
 from __future__ import annotations
@@ -84,4 +84,4 @@ class TargetError(SurefootError):
 
 
 class DrafterError(SurefootError):
-    """A drafter failed; the loop drops it and goes on plainly."""
+    """A drafter failed; a request drops it and goes on plainly, between the turns of a conversation it is told."""
