@@ -20,6 +20,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from time import perf_counter
 
+from tests.mutants.building import SOURCES, build_kernels
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.killing import PACKAGE, Outcome, Run, compile_package, copy_package
 from tests.mutants.mutant import Mutant, StaleMutantError
@@ -102,7 +103,10 @@ def _in_parallel(sound: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[
             mutant = waiting.pop()
             directory = sound.parent / mutant.name
             try:
-                mutant.plant_in(copy_package(sound / "surefoot", directory))
+                package = copy_package(sound / "surefoot", directory)
+                mutant.plant_in(package)
+                if mutant.file.startswith(SOURCES):
+                    build_kernels(package)
             except StaleMutantError as fault:
                 yield mutant, Outcome(faults=[str(fault)])
                 continue

@@ -1,12 +1,21 @@
-"""Defects between Python and the kernels. Killers must not depend on the instruction sets of the machine."""
+"""Defects of the kernels and of what calls them. Killers must not depend on the instruction sets of the machine."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 LIBRARY = "tests/native/test_library.py::"
+WHOLE = "tests/native/test_whole_models.py::"
+SELFTEST = "tests/native/test_selftest.py::"
+BLOCKS = "tests/native/test_blocks.py::"
+ATTENTION = "tests/native/test_attention.py::"
+WRONG_BIT = SELFTEST + "test_one_wrong_bit_of_one_kernel_at_some_number_of_rows_is_found"
+TREES = WHOLE + "test_trees_of_several_sequences_in_one_call_are_decoding_step_by_step"
+CHUNKS = WHOLE + "test_a_prompt_in_any_chunks_is_decoding_step_by_step"
+SHOWN = WHOLE + "test_what_they_show_is_what_torch_computes"
+REFERENCE = BLOCKS + "test_attention_is_what_the_plain_operations_say[portable-fp32]"
 
-KERNELS = (
+BRIDGE = (
     Mutant(
         name="a-record-of-any-size-is-handed-over",
         bug="Python and the library differ in a struct, and the kernels read other fields",
@@ -56,3 +65,188 @@ KERNELS = (
         killer=LIBRARY + "test_what_the_kernels_cannot_read_is_refused[stride]",
     ),
 )
+
+FORWARD = (
+    Mutant(
+        name="siblings-are-listed-as-seen",
+        bug="a node attends to every node before it, whatever its path",
+        file="models/native_forward.py",
+        before="path = path_to(parents, node)",
+        after="path = list(range(node + 1))",
+        killer=TREES,
+    ),
+    Mutant(
+        name="positions-by-node-index",
+        bug="a tree's branches are rotated as if they followed each other",
+        file="models/native_forward.py",
+        before="rows.append((index, length + depths[node], place,",
+        after="rows.append((index, place, place,",
+        killer=TREES,
+    ),
+    Mutant(
+        name="a-long-tree-is-laid-out-as-a-chain",
+        bug="the quick layout of prompts is taken for any long round",
+        file="models/native_forward.py",
+        before="return len(spans) == 1 and spans[0].nodes.is_chain and",
+        after="return len(spans) == 1 and",
+        killer=TREES + "[qwen3, norms, tied-torch.float32]",
+    ),
+    Mutant(
+        name="a-long-chunk-is-rotated-one-off",
+        bug="prefill and decoding disagree about positions",
+        file="models/native_forward.py",
+        before="rows[:, 1:4] = places[:, None]",
+        after="rows[:, 1:4] = places[:, None] + (np.arange(3) == 0)",
+        killer=CHUNKS,
+    ),
+    Mutant(
+        name="every-row-is-of-the-first-sequence",
+        bug="sequences of one call read each other's keys",
+        file="models/native_forward.py",
+        before="rows.append((index, place, place, place, len(seen), 1))",
+        after="rows.append((0, place, place, place, len(seen), 1))",
+        killer=TREES,
+    ),
+    Mutant(
+        name="tables-are-let-go",
+        bug="a table that another thread makes longer is freed while the kernels read it",
+        file="models/native_forward.py",
+        before="sequences = _sequences(spans, tables)",
+        after="sequences, tables = _sequences(spans, tables), []",
+        killer=WHOLE + "test_a_table_that_grows_while_the_kernels_read_it_changes_nothing",
+    ),
+    Mutant(
+        name="layers-are-captured-in-their-own-order",
+        bug="a draft head reads its features in another order than it was trained in",
+        file="models/native_forward.py",
+        before="return x, tuple(captured[layer] for layer in capture)",
+        after="return x, tuple(captured.values())",
+        killer=WHOLE + "test_layers_come_in_the_order_they_are_asked_for_and_once_each_time",
+    ),
+    Mutant(
+        name="every-layer-has-the-first-layers-window",
+        bug="layers with and without a window are computed alike",
+        file="models/native_forward.py",
+        before="window=config.windows[index] or 0,",
+        after="window=config.windows[0] or 0,",
+        killer=SHOWN + "[qwen2, biases, some windows]",
+    ),
+    Mutant(
+        name="gates-and-ups-change-places",
+        bug="the activation is applied to the wrong half",
+        file="native/tensors.py",
+        before="for first, source in enumerate(sources):",
+        after="for first, source in enumerate(sources[::-1]):",
+        killer=SHOWN,
+    ),
+    Mutant(
+        name="the-selftest-skips-four-rows",
+        bug="a kernel for one number of rows is never tried",
+        file="models/native_forward.py",
+        before="(1, 4), (9, 13), (2, 9),",
+        after="(1, 4), (2, 9),",
+        killer=WRONG_BIT + "[torch.float32-the head-at 4 rows]",
+    ),
+    Mutant(
+        name="the-selftest-computes-no-trees",
+        bug="siblings that disturb each other pass for exact",
+        file="models/native_forward.py",
+        before="return any(not torch.equal(alone(path), together[list(path)]) for path in paths)",
+        after="return not paths",
+        killer=SELFTEST + "test_a_tree_that_differs_from_its_paths_is_found",
+    ),
+    Mutant(
+        name="another-number-of-threads-is-not-tested",
+        bug="strict says what held when the model was loaded",
+        file="models/decoder.py",
+        before="if self._forward is not None and self._tested_threads != torch.get_num_threads():",
+        after="if self._forward is not None and self._tested_threads == 0:",
+        killer=SELFTEST + "test_another_number_of_threads_is_tested_when_it_is_first_asked_about",
+    ),
+    Mutant(
+        name="released-weights-are-packed-again",
+        bug="a second preparation computes with nothing",
+        file="models/decoder.py",
+        before="        if self._released:",
+        after="        if self._released and trainable:",
+        killer=SELFTEST + "test_a_trainable_model_keeps_its_parameters_and_torch_computes",
+    ),
+)
+
+SOURCES = (
+    Mutant(
+        name="many-rows-are-summed-backwards",
+        bug="the order of a sum depends on how many rows are computed together",
+        file="native/source/linear.hpp",
+        before="float* w, int64_t steps, Vec (&sums)[ROWS][BLOCKS]) {\n  for (int64_t k = 0; k < steps; ++k) {",
+        after="float* w, int64_t steps, Vec (&sums)[ROWS][BLOCKS]) {\n"
+        "  for (int64_t i = 0, k = 0; k = ROWS > 2 ? steps - 1 - i : i, i < steps; ++i) {",
+        killer=BLOCKS + "test_a_chain_of_any_number_of_rows_is_its_rows_one_by_one[portable-fp32]",
+    ),
+    Mutant(
+        name="the-last-of-odd-inputs-is-dropped",
+        bug="bf16 weights are read in pairs, and half a pair is none",
+        file="native/source/linear.hpp",
+        before="return (inputs + 1) / 2; }",
+        after="return inputs / 2; }",
+        killer=BLOCKS + "test_the_feed_forward_is_what_the_plain_operations_say[portable-torch.bfloat16]",
+    ),
+    Mutant(
+        name="windows-are-counted-in-rows",
+        bug="a window shorter than the round hides no ancestor of a node",
+        file="native/source/attention.hpp",
+        before="seen.others += hidden - old;",
+        after="seen.others += 0;",
+        killer=BLOCKS + "test_windows_shorter_than_the_round_and_as_long_as_the_text_are_cut_by_position[portable]",
+    ),
+    Mutant(
+        name="the-last-key-counts-again",
+        bug="lanes beyond the last key are weighed like it",
+        file="native/source/attention.hpp",
+        before="for (int64_t i = count - t; i < LANES; ++i) last[i] = 0.0f;",
+        after="for (int64_t i = count - t + 1; i < LANES; ++i) last[i] = 0.0f;",
+        killer=ATTENTION + "test_any_number_of_keys_is_weighed_as_in_fp64[portable-17-24]",
+    ),
+    Mutant(
+        name="large-exponents-wrap-around",
+        bug="a gate in the hundreds below zero makes garbage of the exponent",
+        file="native/source/vectors.hpp",
+        before="x = smaller(spread(88.0f), larger(spread(-87.0f), x));",
+        after="x = larger(spread(-87.0f), x);",
+        killer=BLOCKS + "test_the_feed_forward_is_what_the_plain_operations_say[portable-torch.float32]",
+    ),
+    Mutant(
+        name="nan-becomes-a-small-number",
+        bug="a damaged key is quietly ignored",
+        file="native/source/vectors.hpp",
+        before="x = smaller(spread(88.0f), larger(spread(-87.0f), x));",
+        after="x = smaller(larger(x, spread(-87.0f)), spread(88.0f));",
+        killer=ATTENTION + "test_nan_in_a_key_shows_in_what_sees_it[portable]",
+    ),
+    Mutant(
+        name="rotation-by-place-in-the-cache",
+        bug="a branch is rotated by where its row lies",
+        file="native/source/kernels.hpp",
+        before="rotate(x, sequence, row.position);",
+        after="rotate(x, sequence, row.place);",
+        killer=REFERENCE,
+    ),
+    Mutant(
+        name="head-norms-have-no-weight",
+        bug="the scale of each head's norm is left out",
+        file="native/source/kernels.hpp",
+        before="x[i] = widen(ones_normed[i]) * weight[i];",
+        after="x[i] = widen(ones_normed[i]) + 0 * weight[i];",
+        killer=REFERENCE,
+    ),
+    Mutant(
+        name="callers-flush-denormal-numbers",
+        bug="the calling thread rounds otherwise than the workers",
+        file="native/source/pool.cpp",
+        before="Rounding::Rounding() : before_(control()) { control(DEFAULT); }",
+        after="Rounding::Rounding() : before_(control()) {}",
+        killer=ATTENTION + "test_denormal_numbers_count_on_every_thread_whatever_the_program_set[portable]",
+    ),
+)
+
+KERNELS = (*BRIDGE, *FORWARD, *SOURCES)

@@ -17,6 +17,7 @@ from torch import Tensor
 import surefoot
 from surefoot import native
 from surefoot.errors import LoadError
+from surefoot.models import native_forward
 from surefoot.models.decoder import DecoderModel
 from surefoot.native.library import Library
 from surefoot.native.records import KIND_ATTENTION, KIND_MLP, Call, Product, Step
@@ -131,6 +132,11 @@ def test_passing_every_call_on_is_not_taken_for_a_defect(kernels: Library, monke
     for tamper in TAMPERS.values():
         tamper(kernels, monkeypatch, lambda rows: False)
     assert make_model("qwen3", BF16, exact="require").strict
+
+
+def test_a_tree_that_differs_from_its_paths_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_forward, "path_to", lambda parents, node: list(range(node + 1)))
+    assert not make_model("qwen3", FP32).strict
 
 
 def test_a_defect_in_a_window_alone_is_named(kernels: Library, monkeypatch: pytest.MonkeyPatch) -> None:
