@@ -92,7 +92,7 @@ FLAGS = {
         *["--questions", "--kind", "--limit", "--repeats", "--temperature", "--raw", "--html", "--json"],
         *["--top-k", "--top-p", "--min-p", "--max-tokens", "--ignore-eos", "--seed"],
     ],
-    "inspect": ["--presets", "--json"],
+    "inspect": ["--presets", "--config", "--json"],
     "prove": [
         *[*PAIR, *LOADING],
         *["--prompts", "--limit", "--temperature", "--seeds", "--json"],

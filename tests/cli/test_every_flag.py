@@ -167,6 +167,7 @@ OWN: dict[str, dict[str, str]] = {
     },
     "inspect": {
         "--presets": "test_inspect.py::test_the_presets_are_listed_with_their_sources",
+        "--config": "test_inspect.py::test_a_name_of_the_settings_file_is_known",
         "--json": "test_inspect.py::test_json_is_one_object",
     },
     "prove": {

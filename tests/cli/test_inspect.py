@@ -28,6 +28,14 @@ def test_json_is_one_object(surefoot_program: Program, model: str) -> None:
     assert got["presets"] == []
 
 
+def test_a_name_of_the_settings_file_is_known(surefoot_program: Program, model: str, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'[[models]]\nname = "mine"\npath = "{model}"\n')
+    ran = surefoot_program("inspect", "mine", "--config", str(settings))
+    assert (ran.code, ran.out) == (0, surefoot_program("inspect", model).out)
+    assert surefoot_program("inspect", "mine").code == 2
+
+
 def test_what_cannot_be_used_is_described_all_the_same(surefoot_program: Program, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     ran = surefoot_program("inspect", str(tmp_path))
@@ -59,6 +67,8 @@ def test_a_directory_called_like_a_presets_target_gets_the_hint(
     [
         ((), "found nothing to describe"),
         (("pebble", "--presets"), "found pebble and --presets"),
+        (("--presets", "--config", "mine.toml"), "--config mine.toml came with --presets; expected"),
+        (("pebble", "--config", "absent.toml"), "--config names absent.toml, which does not exist"),
         (("nowhere",), "found 'nowhere'"),
         (("",), "found '', which is no name"),
         (("/",), "found no config.json and no weights; expected a model or a drafter"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +17,9 @@ from surefoot.cli.flags import Source, command_of
 from surefoot.cli.show import colors_wanted
 from surefoot.describe import Description, describe
 from surefoot.errors import OptionError
+from surefoot.options import Environment
 from surefoot.presets import PRESETS, Preset, presets_for
+from surefoot.settings import read_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,18 +29,28 @@ class Subject:
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DIR]", help="A directory, a GGUF file, a bundled name, or a hub id already downloaded."
+            metavar="[DIR]",
+            help="A name in the settings file, a directory, a GGUF file, a bundled name, or a downloaded hub id.",
         ),
     ] = None
     presets: Annotated[
         bool, typer.Option("--presets", help="List the public pairs that are known, with their sources.")
     ] = False
+    file: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The settings file; see surefoot config path.")
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False
 
     def __post_init__(self) -> None:
         if (self.model is None) != self.presets:
             found = "nothing" if self.model is None else f"{self.model} and --presets"
             raise OptionError(f"found {found} to describe; expected a directory, or --presets")
+        if self.presets and self.file is not None:
+            raise OptionError(f"--config {self.file} came with --presets; expected it with a name to look up")
+
+    def path(self, model: str) -> str:
+        """What the settings file means by the name, else the name."""
+        return read_settings(self.file, Environment.read()).resolve(model)
 
 
 @command_of(Source(record=Subject))
@@ -53,8 +66,9 @@ def command(subject: Subject) -> int:
         else:
             print(*(line for preset in PRESETS for line in preset_lines(preset)), sep="\n")
         return 0
-    description = describe(subject.model)
-    pairs = presets_for(subject.model, {})
+    path = subject.path(subject.model)
+    description = describe(path)
+    pairs = presets_for(path, {})
     if subject.as_json:
         print(json.dumps({**description.as_json(), "presets": [preset.as_json() for preset in pairs]}))
     elif sys.stdout.isatty():
