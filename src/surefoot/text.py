@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -119,10 +118,6 @@ class Tokenizer:
             "model": _state(self.core.model),
             "added_tokens": {str(token): added[token] for token in sorted(added)},
         }
-
-    def fingerprint(self) -> str:
-        """A digest of :meth:`encoding_rules`; the same for the same tokenizer, whatever file it came from."""
-        return hashlib.sha256(json.dumps(self.encoding_rules(), sort_keys=True).encode()).hexdigest()
 
 
 def _state(component: tokenizers.models.Model | None) -> object:

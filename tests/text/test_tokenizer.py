@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -76,11 +78,10 @@ def test_the_vocabulary_ends_after_the_highest_id() -> None:
     assert {tokenizer.piece(token) for token in tokenizer.special_ids} == {"<s>", "</s>", "<é>"}
 
 
-def test_fingerprints_tell_tokenizers_apart_and_nothing_else() -> None:
-    assert byte_level().fingerprint() == byte_level().fingerprint() == with_specials().fingerprint()
-    assert (
-        len({tokenizer.fingerprint() for tokenizer in (KINDS["byte level"], KINDS["llama 2"], KINDS["metaspace"])}) == 3
-    )
+def test_encoding_rules_tell_tokenizers_apart_and_nothing_else() -> None:
+    assert byte_level().encoding_rules() == byte_level().encoding_rules() == with_specials().encoding_rules()
+    kinds = [KINDS[name].encoding_rules() for name in ("byte level", "llama 2", "metaspace")]
+    assert all(one != other for one, other in combinations(kinds, 2))
 
 
 def test_chat_without_a_template_is_refused() -> None:
