@@ -103,12 +103,10 @@ class Library:
 
     def race(self, key: int, x: int, count: int, top: float, temperature: float, times: int) -> float:
         """Writes the bounds ``times`` of a row, and gives its sum of ``e^((x - top) / temperature)``: ``race.hpp``."""
-        self._follow()
         return float(self._race(key, x, count, top, temperature, times))
 
     def mass_above(self, x: int, count: int, top: float, temperature: float, bound: float) -> float:
         """The same sum over the logits above a bound alone."""
-        self._follow()
         return float(self._mass_above(x, count, top, temperature, bound))
 
     def packed_bytes(self, code: int, outputs: int, inputs: int) -> int:

@@ -16,13 +16,15 @@ from surefoot.protocols import Choices
 from surefoot.sampling import processors, race
 from surefoot.sampling.history import Occurrences
 from surefoot.sampling.processors import Support
-from surefoot.sampling.race import Race, Row
+from surefoot.sampling.race import Narrow, Race, Row
 from surefoot.streams import Streams
 
 _SPECULATE = SpeculativeOptions()
 
 FEW = 8192
-"""Tokens of a row so short that what it takes to do less with it costs more."""
+"""Tokens of a row so short that its noise costs less than what it takes to do without."""
+FEW_TO_SORT = 1024
+"""The same where top-k or top-p look for the likeliest."""
 
 UNDRAWABLE = -1
 """What :meth:`RequestSampler.draw_rows` gives for a row no token can be drawn from."""
@@ -159,9 +161,11 @@ class RequestSampler:
 
     def _noisy_best(self, logits: Tensor, prefix: Sequence[int]) -> int:
         """The Gumbel-max draw under the position's noise."""
-        if min(logits.shape[0], self._vocab_size) <= FEW:
+        params = self._params
+        few = FEW_TO_SORT if params.top_k > 0 or params.top_p < 1 else FEW
+        if min(logits.shape[0], self._vocab_size) <= few:
             return self.noisy_best_reference(logits, prefix)
-        params, row, position = self._params, self._row(logits, prefix), self._position(prefix)
+        row, position = self._row(logits, prefix), self._position(prefix)
         support = token = None
         if params.top_k > 0:
             support = race.top_k(row, params.top_k)
@@ -206,15 +210,21 @@ class RequestSampler:
         temperature = self._params.temperature
         if self._edits_rows or logits.dtype == torch.float64 or self._forbids_stops(self._num_emitted + len(prefix)):
             return race.narrowed(self._edited(logits, prefix), temperature)
-        narrow = np.ascontiguousarray(logits.detach()[: self._vocab_size].to("cpu", torch.float32).numpy())
+        narrow = np.ascontiguousarray(self._host(logits), dtype=np.float32)
         top = narrow.max().item()
         if not math.isfinite(top):
             raise undrawable(f"position {self._position(prefix)}")
         return Row(exact=narrow, narrow=narrow, top=top, temperature=temperature)
 
+    def _host(self, logits: Tensor) -> Narrow | FloatArray:
+        """The logits on the host, fp32 or fp64. Numpy converts further: torch's threads spin into the next forward."""
+        row = logits.detach()[: self._vocab_size].cpu()
+        array: Narrow | FloatArray = (row if row.dtype == torch.float64 else row.float()).numpy()
+        return array
+
     def _edited(self, logits: Tensor, prefix: Sequence[int]) -> FloatArray:
         """The row in fp64 with bias, penalties and forbidden tokens applied; its largest entry is finite."""
-        row: FloatArray = logits.detach()[: self._vocab_size].to("cpu", torch.float64).numpy()
+        row = self._host(logits).astype(np.float64)
         self._check_drawable(row, prefix)
         params = self._params
         if len(self._bias) > 0:

@@ -3,6 +3,7 @@
 //
 // Arguments: instruction sets to choose one after the other; without any, the one the library chose. Prints a line per
 // check; the exit status is the number of those that failed.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +20,8 @@ int64_t surefoot_product(const surefoot::Product* product);
 int64_t surefoot_packed_bytes(int64_t type, int64_t outputs, int64_t inputs);
 void surefoot_pack(int64_t type, const void* source, int64_t outputs, int64_t inputs, void* packed, int64_t first, int64_t step);
 void surefoot_unpack(int64_t type, const surefoot::Matrix* matrix, const int64_t* rows, int64_t count, void* out);
+double surefoot_race(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times);
+double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound);
 void surefoot_set_threads(int64_t count);
 const char* surefoot_instructions();
 int64_t surefoot_choose(const char* name);
@@ -36,14 +39,16 @@ void check(bool holds, const std::string& what) {
 }
 
 uint64_t state = 7;
+constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15;
 
-// Between -1 and 1, the same on every machine.
-double draw() {
-  uint64_t z = state += 0x9e3779b97f4a7c15;
+uint64_t mixed(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return double((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1;
+  return z ^ (z >> 31);
 }
+
+// Between -1 and 1, the same on every machine.
+double draw() { return double(mixed(state += GOLDEN) >> 11) * 0x1p-52 - 1; }
 
 template <class T>
 constexpr int64_t type_of = std::is_same_v<T, bf16> ? BFLOAT16 : FLOAT32;
@@ -209,6 +214,28 @@ void check_rotation() {
   bool apart = surefoot_forward(&call) == 0;
   for (int64_t i = 0; i < SIZE; ++i) apart = apart && keys[i] == 0;
   check(apart, "products and sums that are not written fused are rounded one by one");
+}
+
+// Bounds of a race and sums of weights, beside plain double arithmetic.
+void check_race() {
+  constexpr uint64_t KEY = 0xfedcba9876543210;
+  for (int64_t count : {1, 257, 20011}) {
+    const std::vector<float> x = numbers<float>(count, 9);
+    std::vector<float> times(count);
+    const double top = *std::max_element(x.begin(), x.end()), temperature = 0.8;
+    const double total = surefoot_race(KEY, x.data(), count, top, temperature, times.data());
+    const double upper = surefoot_mass_above(x.data(), count, top, temperature, 0.5f);
+    double worst = 0, all = 0, some = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const double u = (double(mixed(KEY + GOLDEN * uint64_t(i + 1)) >> 12) + 0.5) * 0x1p-52;
+      const double weight = std::exp((x[i] - top) / temperature);
+      worst = std::fmax(worst, std::fabs(times[i] * weight / (1 - u) - 1));
+      all += weight;
+      some += x[i] > 0.5f ? weight : 0;
+    }
+    const bool sums = std::fabs(total / all - 1) < 1e-5 && std::fabs(upper - some) < 1e-5 * all;
+    check(worst < 1e-4 && sums, "bounds and sums of a race of " + std::to_string(count));
+  }
 }
 
 struct Layer {
@@ -428,6 +455,7 @@ int main(int count, char** arguments) {
     }
     check_fusing();
     check_rotation();
+    check_race();
     check_products<float>("fp32");
     check_products<bf16>("bf16");
     check_forward<float, float>("fp32 forward", 1e-5);

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <vector>
 
 #include "model.hpp"
 
@@ -71,26 +70,6 @@ struct ProductJob {
   void* scratch;
 };
 
-// The sum of `of(first, size)` over pieces of [0, count), which threads take as they come; added in their order.
-template <class Of>
-double sum_of_pieces(int64_t count, Of of) {
-  constexpr int64_t PIECE = 8192;
-  struct Job {
-    Of of;
-    int64_t count;
-    std::vector<double> sums;
-  } job{of, count, std::vector<double>(size_t((count + PIECE - 1) / PIECE))};
-  Turn turn;
-  run([](void* data, Team& team, int) {
-    auto& job = *(Job*)data;
-    for (int64_t first = team.next(0, PIECE); first < job.count; first = team.next(0, PIECE))
-      job.sums[size_t(first / PIECE)] = job.of(first, job.count - first < PIECE ? job.count - first : PIECE);
-  }, &job);
-  double total = 0;
-  for (const double sum : job.sums) total += sum;
-  return total;
-}
-
 }  // namespace
 
 // Everything else is hidden from other libraries of the process.
@@ -122,7 +101,7 @@ int64_t surefoot_forward(const Call* call) {
   run([](void* data, Team& team, int member) {
     const auto& job = *(const ForwardJob*)data;
     chosen->forward(*job.call, job.scratch, team, member);
-  }, &job);
+  }, &job, call->num_steps * MOST_PHASES);
   return 0;
 }
 
@@ -133,7 +112,7 @@ int64_t surefoot_product(const Product* product) {
   run([](void* data, Team& team, int member) {
     const auto& job = *(const ProductJob*)data;
     chosen->product(*job.product, job.scratch, team, member);
-  }, &job);
+  }, &job, 2);
   return 0;
 }
 
@@ -142,16 +121,15 @@ void surefoot_normalise(int64_t type, const void* x, int64_t num_rows, int64_t w
   chosen->normalise(type, x, num_rows, width, weight, eps, out);
 }
 
+// On the calling thread: a worker that another pool keeps from its core would be waited for longer than it could save.
 double surefoot_race(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times) {
-  return sum_of_pieces(count, [&](int64_t first, int64_t size) {
-    return chosen->race(key, first, x + first, size, top, temperature, times + first);
-  });
+  const Rounding rounding;
+  return chosen->race(key, x, count, top, temperature, times);
 }
 
 double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound) {
-  return sum_of_pieces(count, [&](int64_t first, int64_t size) {
-    return chosen->mass_above(x + first, size, top, temperature, bound);
-  });
+  const Rounding rounding;
+  return chosen->mass_above(x, count, top, temperature, bound);
 }
 
 int64_t surefoot_packed_bytes(int64_t type, int64_t outputs, int64_t inputs) { return packed_bytes(type, outputs, inputs); }

@@ -42,6 +42,8 @@ struct Mlp {
   double eps;
 };
 
+constexpr int64_t MOST_PHASES = 5;  // of one step of a forward
+
 enum Kind : int64_t { ATTENTION = 0, MLP = 1, COPY = 2 };
 
 // One step of a forward; `COPY` writes the residual stream out, as a captured layer.
@@ -104,8 +106,7 @@ struct Kernels {
   int64_t (*product_scratch)(const Product& product, int threads);
   void (*product)(const Product& product, void* scratch, Team& team, int member);
   void (*normalise)(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out);
-  double (*race)(
-      uint64_t key, int64_t first, const float* x, int64_t count, double top, double temperature, float* times);
+  double (*race)(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times);
   double (*mass_above)(const float* x, int64_t count, double top, double temperature, float bound);
 };
 

@@ -64,13 +64,13 @@ INLINE void stretches(const float* x, int64_t count, Take take) {
 }
 
 // With w = e^((x - top) / temperature): `times[i]` = (1 - u) / w, a bound from below of -log(u) / w, whose least belongs to
-// the token that is drawn. `first` is the id of the first logit. Returns the sum of all w.
-inline double race(uint64_t key, int64_t first, const float* x, int64_t count, double top, double temperature, float* times) {
+// the token that is drawn. Returns the sum of all w.
+inline double race(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times) {
   double total = 0;
   stretches(x, count, [&](const float* row, int64_t start, int64_t here) {
     float left[STRETCH], last[STRETCH];
     float* out = here < STRETCH ? last : times + start;
-    missing_to_one(key, first + start, left);
+    missing_to_one(key, start, left);
     Vec sums = zero();
     for (int64_t i = 0; i < STRETCH; i += LANES) {
       const Vec weights = weights_of(row + i, top, temperature);
