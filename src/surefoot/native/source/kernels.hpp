@@ -12,18 +12,25 @@ using surefoot::Step;
 
 INLINE int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Counts the phases of a job: between two of them all threads meet, and each phase has a counter to itself.
+// Counts a thread's phases of a job.
 struct Phases {
   Team& team;
   int member;
   int now = 0;
 
-  void next() {
-    team.barrier();
-    if (member == 0) team.reset(now % Team::PHASES);  // everybody is past it, and it is used again three phases on
-    ++now;
+  // Waits for all `items` of this phase, and goes on to the next.
+  void next(int64_t items) { team.wait(now++, items); }
+
+  // Takes items one after the other, `share` at a time, and does `each` of them; then goes on to the next phase.
+  template <class Each>
+  INLINE void share_out(int64_t items, int64_t share, Each each) {
+    for (int64_t first = team.take(now, share); first < items; first = team.take(now, share)) {
+      const int64_t stop = first + share < items ? first + share : items;
+      for (int64_t i = first; i < stop; ++i) each(i);
+      team.finish(now, stop - first);
+    }
+    next(items);
   }
-  int counter() const { return now % Team::PHASES; }
 };
 
 // Where a forward keeps what lies between its phases.
@@ -89,17 +96,19 @@ int64_t lay_out(const Call& call, int threads, char* memory, Workshop<T>& shop, 
   return used;
 }
 
-// Norms all rows into `shop.normed`; few rows by every thread for itself, many by all together.
+// Norms all rows into `shop.normed`: few rows by every thread for itself, unless the `items` it needs them for are all
+// taken; many by all together, in a phase of their own.
 template <class T>
-void norm_rows(const Call& call, const float* weight, double eps, Workshop<T>& shop, Phases& phases) {
+void norm_rows(const Call& call, const float* weight, double eps, Workshop<T>& shop, Phases& phases, int64_t items) {
   const int64_t width = call.hidden, stride = padded<T>(width);
-  const bool few = call.num_rows <= FEW_ROWS;
-  for (int64_t row = few ? 0 : phases.member; row < call.num_rows; row += few ? 1 : phases.team.size) {
+  auto norm = [&](int64_t row) {
     T* out = shop.normed + row * stride;
     normalise((const T*)call.stream + row * width, width, weight, eps, out);
     if (stride > width) out[width] = T(0);
-  }
-  if (!few) phases.next();
+  };
+  if (call.num_rows > FEW_ROWS) return phases.share_out(call.num_rows, 4, norm);
+  if (phases.team.all_taken(phases.now, items)) return;
+  for (int64_t row = 0; row < call.num_rows; ++row) norm(row);
 }
 
 // Query and key heads: norm, rotation; keys and values into the cache.
@@ -180,49 +189,43 @@ void attend_row(const Call& call, const Attention& block, Workshop<T>& shop, int
     }
 }
 
-template <class T>
-INLINE void pad(T* rows, int64_t num_rows, int64_t width) {
-  const int64_t stride = padded<T>(width);
-  if (stride > width)
-    for (int64_t row = 0; row < num_rows; ++row) rows[row * stride + width] = T(0);
-}
-
 template <class T, class C>
 void attention_block(const Call& call, const Attention& block, Workshop<T>& shop, Phases& phases) {
   Team& team = phases.team;
-  norm_rows(call, block.norm, block.eps, shop, phases);
+  const int64_t columns = blocks_of(block.qkv);
+  norm_rows(call, block.norm, block.eps, shop, phases, columns);
   Store<T> fused{shop.fused, block.qkv.outputs, block.qkv.outputs};
-  multiply(shop.normed, padded<T>(call.hidden), block.qkv, call.num_rows, team, phases.counter(), fused);
-  phases.next();
+  multiply(shop.normed, padded<T>(call.hidden), block.qkv, call.num_rows, team, phases.now, fused);
+  phases.next(columns);
 
   const int64_t heads = block.heads + 2 * block.kv_heads, units = call.num_rows * heads;
-  const int64_t share = units / (team.size * 4) + 1;
-  for (int64_t unit = team.next(phases.counter(), share); unit < units; unit = team.next(phases.counter(), share))
-    for (int64_t i = unit; i < unit + share && i < units; ++i) place_head<T, C>(call, block, shop, i / heads, i % heads);
-  phases.next();
+  phases.share_out(units, units / (team.size * 4) + 1, [&](int64_t i) {
+    place_head<T, C>(call, block, shop, i / heads, i % heads);
+  });
 
-  const int64_t pieces = call.num_rows * block.kv_heads;
-  for (int64_t i = team.next(phases.counter(), 1); i < pieces; i = team.next(phases.counter(), 1))
-    attend_row<T, C>(call, block, shop, i % call.num_rows, i / call.num_rows);
-  if (phases.member == 0) pad(shop.inner, call.num_rows, block.out.inputs);
-  phases.next();
+  const int64_t width = block.out.inputs, stride = padded<T>(width);
+  phases.share_out(call.num_rows * block.kv_heads, 1, [&](int64_t i) {
+    const int64_t row = i % call.num_rows;
+    attend_row<T, C>(call, block, shop, row, i / call.num_rows);
+    if (i < call.num_rows && stride > width) shop.inner[row * stride + width] = T(0);
+  });
 
   AddTo<T> stream{(T*)call.stream, call.hidden, call.hidden};
-  multiply(shop.inner, padded<T>(block.out.inputs), block.out, call.num_rows, team, phases.counter(), stream);
-  phases.next();
+  multiply(shop.inner, stride, block.out, call.num_rows, team, phases.now, stream);
+  phases.next(blocks_of(block.out));
 }
 
 template <class T>
 void mlp_block(const Call& call, const Mlp& block, Workshop<T>& shop, Phases& phases) {
   Team& team = phases.team;
-  norm_rows(call, block.norm, block.eps, shop, phases);
-  Activate<T> inner{shop.inner, padded<T>(block.inner), block.inner};
-  multiply(shop.normed, padded<T>(call.hidden), block.gate_up, call.num_rows, team, phases.counter(), inner);
-  if (phases.member == 0) pad(shop.inner, call.num_rows, block.inner);
-  phases.next();
+  const int64_t columns = blocks_of(block.gate_up), stride = padded<T>(block.inner);
+  norm_rows(call, block.norm, block.eps, shop, phases, columns);
+  Activate<T> inner{shop.inner, stride, block.inner};
+  multiply(shop.normed, padded<T>(call.hidden), block.gate_up, call.num_rows, team, phases.now, inner);
+  phases.next(columns);
   AddTo<T> stream{(T*)call.stream, call.hidden, call.hidden};
-  multiply(shop.inner, padded<T>(block.inner), block.down, call.num_rows, team, phases.counter(), stream);
-  phases.next();
+  multiply(shop.inner, stride, block.down, call.num_rows, team, phases.now, stream);
+  phases.next(blocks_of(block.down));
 }
 
 template <class T>
@@ -241,8 +244,9 @@ void forward_of(const Call& call, void* scratch, Team& team, int member) {
     } else if (step.kind == surefoot::MLP) {
       mlp_block(call, *(const Mlp*)step.block, shop, phases);
     } else {
-      if (member == 0) std::memcpy(step.destination, call.stream, size_t(call.num_rows * call.hidden) * sizeof(T));
-      phases.next();
+      phases.share_out(1, 1, [&](int64_t) {
+        std::memcpy(step.destination, call.stream, size_t(call.num_rows * call.hidden) * sizeof(T));
+      });
     }
   }
 }
@@ -265,17 +269,17 @@ void product_of(const Product& product, void* scratch, Team& team, int member) {
   const int64_t inputs = product.matrix->inputs, stride = padded<T>(inputs);
   T* x = (T*)scratch;
   Phases phases{team, member};
-  for (int64_t row = member; row < product.num_rows; row += team.size) {
+  phases.share_out(product.num_rows, 4, [&](int64_t row) {
     const T* from = (const T*)product.x + row * inputs;
     if (product.norm)
       normalise(from, inputs, product.norm, product.eps, x + row * stride);
     else
       std::memcpy(x + row * stride, from, size_t(inputs) * sizeof(T));
     if (stride > inputs) x[row * stride + inputs] = T(0);
-  }
-  phases.next();
+  });
   Store<float> out{product.y, product.matrix->outputs, product.matrix->outputs};
-  multiply(x, stride, *product.matrix, product.num_rows, team, phases.counter(), out);
+  multiply(x, stride, *product.matrix, product.num_rows, team, phases.now, out);
+  phases.next(blocks_of(*product.matrix));
 }
 
 inline void product(const Product& product, void* scratch, Team& team, int member) {

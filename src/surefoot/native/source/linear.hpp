@@ -138,16 +138,21 @@ void columns(const T* x, int64_t stride, const Matrix& matrix, int64_t rows, int
   }
 }
 
-// The whole product, shared by the team: threads take column blocks as they come.
+INLINE int64_t blocks_of(const Matrix& matrix) { return (matrix.outputs + LANES - 1) / LANES; }
+
+// The whole product, shared by the team: threads take column blocks as they come, the items of this phase.
 template <class T, class Out>
 void multiply(const T* x, int64_t stride, const Matrix& matrix, int64_t rows, Team& team, int phase, Out& out) {
-  const int64_t blocks = (matrix.outputs + LANES - 1) / LANES;
+  const int64_t blocks = blocks_of(matrix);
   const int64_t width = widest(rows < MOST_ROWS ? int(rows) : MOST_ROWS) * (Out::paired ? 2 : 1);
   int64_t share = (blocks / (team.size * 3) + width - 1) / width * width;
   if (share < width) share = width;
   if (share > SHARE) share = SHARE / width * width;
-  for (int64_t block = team.next(phase, share); block < blocks; block = team.next(phase, share))
-    columns<T>(x, stride, matrix, rows, block, block + share < blocks ? block + share : blocks, out);
+  for (int64_t block = team.take(phase, share); block < blocks; block = team.take(phase, share)) {
+    const int64_t stop = block + share < blocks ? block + share : blocks;
+    columns<T>(x, stride, matrix, rows, block, stop, out);
+    team.finish(phase, stop - block);
+  }
 }
 
 // What rounding to the type of the model does to sums.
@@ -228,6 +233,7 @@ struct Activate {
         T last[LANES];
         store(last, value);
         std::memcpy(y + row * stride + column, last, size_t(outputs - column) * sizeof(T));
+        if (stride > outputs) y[row * stride + outputs] = T(0);  // the other of the last pair
       }
     }
   }

@@ -14,7 +14,8 @@ namespace surefoot {
 namespace {
 
 constexpr int SPINS = 3000;       // looks at a flag before a waiting worker sleeps: about 0.1 ms
-constexpr int YIELD_AFTER = 2000;  // looks before somebody at a barrier gives its core away, again and again
+constexpr int YIELD_AFTER = 1000;  // looks before somebody who waits for others gives its core away, again and again
+constexpr int64_t CLOSED = -(int64_t(1) << 40);  // of a gate that nobody may enter any more
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -42,6 +43,11 @@ void control(uint64_t) {}
 constexpr uint64_t DEFAULT = 0;
 #endif
 
+inline void rest(int looks) {
+  pause();
+  if (looks > YIELD_AFTER) sched_yield();
+}
+
 class Pool {
  public:
   explicit Pool(int size) : size_(size) {
@@ -60,11 +66,20 @@ class Pool {
 
   int size() const { return size_; }
 
-  void run(Job job, void* data) {
-    Team team(size_);
+  void run(Job job, void* data, int64_t num_phases) {
+    if (num_phases > most_phases_) {
+      phases_.reset(new Phase[size_t(num_phases)]);
+      most_phases_ = num_phases;
+    }
+    for (int64_t i = 0; i < num_phases; ++i) {
+      phases_[i].taken.store(0, std::memory_order_relaxed);
+      phases_[i].finished.store(0, std::memory_order_relaxed);
+    }
+    Team team(size_, phases_.get());
     job_ = job, data_ = data, team_ = &team;
-    left_.store(size_ - 1, std::memory_order_relaxed);
     if (size_ > 1) {
+      left_.store(0, std::memory_order_relaxed);
+      gate_.store(0, std::memory_order_release);
       ticket_.fetch_add(1, std::memory_order_seq_cst);
       if (sleepers_.load(std::memory_order_seq_cst) > 0) {
         std::lock_guard<std::mutex> hold(mutex_);
@@ -72,10 +87,9 @@ class Pool {
       }
     }
     job(data, team, 0);
-    for (int looks = 0; left_.load(std::memory_order_acquire) > 0; ++looks) {
-      pause();
-      if (looks > YIELD_AFTER) sched_yield();
-    }
+    if (size_ == 1) return;
+    const int64_t entered = gate_.exchange(CLOSED, std::memory_order_acq_rel);
+    for (int looks = 0; left_.load(std::memory_order_acquire) < entered; ++looks) rest(looks);
   }
 
  private:
@@ -85,8 +99,9 @@ class Pool {
     while (true) {
       seen = wait(seen);
       if (stopping_) return;
+      if (gate_.fetch_add(1, std::memory_order_acq_rel) < 0) continue;  // too late: the job is done
       job_(data_, *team_, member);
-      left_.fetch_sub(1, std::memory_order_release);
+      left_.fetch_add(1, std::memory_order_release);
     }
   }
 
@@ -109,10 +124,13 @@ class Pool {
   std::condition_variable wake_;
   std::atomic<int> sleepers_{0};
   alignas(64) std::atomic<uint64_t> ticket_{0};
-  alignas(64) std::atomic<int> left_{0};
+  alignas(64) std::atomic<int64_t> gate_{CLOSED};  // workers that entered the job
+  alignas(64) std::atomic<int64_t> left_{0};       // and those that left it
   Job job_ = nullptr;
   void* data_ = nullptr;
   Team* team_ = nullptr;
+  std::unique_ptr<Phase[]> phases_;
+  int64_t most_phases_ = 0;
   bool stopping_ = false;
 };
 
@@ -132,18 +150,8 @@ const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
 
 }  // namespace
 
-void Team::barrier() {
-  if (size == 1) return;
-  const uint32_t now = generation_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == size - 1) {
-    arrived_.store(0, std::memory_order_relaxed);
-    generation_.store(now + 1, std::memory_order_release);
-    return;
-  }
-  for (int looks = 0; generation_.load(std::memory_order_acquire) == now; ++looks) {
-    pause();
-    if (looks > YIELD_AFTER) sched_yield();
-  }
+void Team::wait(int phase, int64_t items) const {
+  for (int looks = 0; phases_[phase].finished.load(std::memory_order_acquire) < items; ++looks) rest(looks);
 }
 
 Rounding::Rounding() : before_(control()) { control(DEFAULT); }
@@ -152,13 +160,13 @@ Rounding::~Rounding() { control(before_); }
 Turn::Turn() { turn.lock(); }
 Turn::~Turn() { turn.unlock(); }
 
-void run(Job job, void* data) {
+void run(Job job, void* data, int64_t num_phases) {
   const Rounding rounding;
   if (pool == nullptr || pool->size() != wanted) {
     delete pool;
     pool = new Pool(wanted);
   }
-  pool->run(job, data);
+  pool->run(job, data, num_phases);
 }
 
 void set_threads(int count) {

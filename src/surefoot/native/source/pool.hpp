@@ -6,35 +6,40 @@
 
 namespace surefoot {
 
-// What the threads of a running job share. Every thread of the team must call `barrier` and `next` alike.
+// A stretch of a job: items that threads take and finish.
+struct alignas(64) Phase {
+  std::atomic<int64_t> taken{0};
+  std::atomic<int64_t> finished{0};
+};
+
+// What the threads of a running job share. A job is a row of phases. A phase is over when its items are finished, not
+// when all threads have come: one that the system let wait goes through what is over without holding anybody up.
 class Team {
  public:
-  explicit Team(int size) : size(size) {}
+  Team(int size, Phase* phases) : size(size), phases_(phases) {}
 
-  // Waits until all have come. Whoever waits long gives its core away.
-  void barrier();
+  // The next `step` items of a phase that nobody has taken yet, as their first index; all items' number or more when
+  // none are left.
+  int64_t take(int phase, int64_t step) { return phases_[phase].taken.fetch_add(step, std::memory_order_relaxed); }
+  bool all_taken(int phase, int64_t items) const { return phases_[phase].taken.load(std::memory_order_relaxed) >= items; }
 
-  // The next `step` items of [0, count) that nobody has taken yet, as their first index; `count` or more when none are
-  // left. Counter `phase` belongs to one loop; a barrier, then `reset`, must come before it is used again.
-  int64_t next(int phase, int64_t step) { return counters_[phase].value.fetch_add(step, std::memory_order_relaxed); }
-  void reset(int phase) { counters_[phase].value.store(0, std::memory_order_relaxed); }
+  // Counts items as finished: what they wrote can be read by whoever waited for the phase.
+  void finish(int phase, int64_t items) { phases_[phase].finished.fetch_add(items, std::memory_order_acq_rel); }
+
+  // Until `items` are finished. Whoever waits long gives its core away.
+  void wait(int phase, int64_t items) const;
 
   const int size;
-  static constexpr int PHASES = 4;
 
  private:
-  struct alignas(64) Counter {
-    std::atomic<int64_t> value{0};
-  };
-  Counter counters_[PHASES];
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> generation_{0};
+  Phase* phases_;
 };
 
 using Job = void (*)(void* data, Team& team, int member);
 
-// Runs `job` on the calling thread and the workers, `team.size` in all. One job at a time; others wait their turn.
-void run(Job job, void* data);
+// Runs `job`, which has at most `num_phases`, on the calling thread and those workers that come before it is done. One
+// job at a time; others wait their turn.
+void run(Job job, void* data, int64_t num_phases);
 
 // Threads of every job from now on, the caller's included.
 void set_threads(int count);
