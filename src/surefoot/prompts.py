@@ -53,7 +53,7 @@ def read(path: Path) -> list[str | list[int] | list[dict[str, object]]]:
         OptionError: the file cannot be read, holds no prompt, or a line is none of these.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON texts may hold other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"prompts {path}: {error}; expected a readable UTF-8 file") from error
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]

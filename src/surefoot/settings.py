@@ -276,7 +276,7 @@ def lines_of(text: str) -> Lines:
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     num_models = 0
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         header, assignment = _HEADER.match(line), _ASSIGNMENT.match(line)
         if header:
             table = tuple(part.strip().strip("\"'") for part in header.group(2).split(".", 1))

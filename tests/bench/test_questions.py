@@ -110,3 +110,10 @@ def test_built_in_questions_leave_a_small_model_room_to_answer(raw: bool) -> Non
     assert words is not None
     lengths = {question.name: len(question.prompt((), words, raw=raw)) for question in builtin()}
     assert max(lengths.values()) <= 512 - 128, lengths
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"])
+def test_only_a_newline_ends_a_line(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "asked.jsonl"
+    path.write_text(f'{{"turns": ["one{end}two"]}}\n{{"turns": ["three{end}"]}}\n', encoding="utf-8")
+    assert [question.turns for question in read(path)] == [(f"one{end}two",), (f"three{end}",)]

@@ -87,6 +87,12 @@ def test_a_key_that_was_not_there_comes_after_the_last_one_of_its_part(surefoot_
     assert file.read_text().index("temperature = 0.5") < TEMPLATE.index("# The rest")
 
 
+def test_ends_of_lines_that_toml_does_not_know_stay(file: Path) -> None:
+    text = TEMPLATE.replace("# The rest", "# one\u2028two\x85three\n# The rest")
+    new = changed(text, file, Address.parse("models.code.seed"), 3)
+    assert new.replace("seed = 3\n", "", 1) == text
+
+
 def test_a_negative_number_is_a_value(surefoot_program: Program, file: Path) -> None:
     key = "models.code.presence_penalty"
     assert surefoot_program("config", "set", key, "-0.5", "--config", str(file), "--json").code == 0

@@ -68,3 +68,9 @@ def test_the_bundled_tokenizer_gets_the_evaluation_set_and_others_get_texts() ->
     assert len(knows.texts) == 40
     assert all(len(ids) == 160 for ids in knows.texts)
     assert builtin(Knows(missing=39)) == list(GENERAL)
+
+
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"one\u2028two"\n"three\x85"\n', encoding="utf-8")
+    assert read(path) == ["one\u2028two", "three\x85"]

@@ -60,7 +60,7 @@ def read(path: Path) -> list[Question]:
         OptionError: the file cannot be read, holds no question, two of one name, or a line that is none.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON texts may hold other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"questions {path}: {error}; expected a readable UTF-8 file") from error
     questions = [

@@ -133,7 +133,7 @@ def changed(text: str, path: Path, address: Address, value: Value) -> str:
             table[address.key] = value
             result = tomlkit.dumps(document)
         else:  # after the last key of its part: tomlkit would put it after the comments that follow
-            lines = text.splitlines()
+            lines = text.removesuffix("\n").split("\n")
             result = "\n".join([*lines[:last], assignment, *lines[last:]]) + "\n"
     parse(result, path)
     return result
