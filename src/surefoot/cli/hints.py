@@ -8,9 +8,20 @@ _DRAFT_MODEL = "--draft-model"
 _NUM_DRAFT = "--num-draft"
 _LOOKUP = "--method lookup"
 _LOOKUP_MIN = "--lookup-min"
+_MODEL = "the first argument, without a flag"
 
 FOREIGN_FLAGS = {
     # llama.cpp
+    "-m": _MODEL,
+    "-p": "--prompt",
+    "-f": "--prompt-file",
+    "-n": "--max-tokens",
+    "-s": "--seed",
+    "-t": "--threads",
+    "-r": "--stop",
+    "-ngl": "--device",
+    "--gpu-layers": "--device",
+    "--n-gpu-layers": "--device",
     "-md": _DRAFT_MODEL,
     "--model-draft": _DRAFT_MODEL,
     "--spec-draft-model": _DRAFT_MODEL,
@@ -29,6 +40,7 @@ FOREIGN_FLAGS = {
     "--reverse-prompt": "--stop",
     "--file": "--prompt-file",
     # vLLM
+    "--model": _MODEL,
     "--speculative-model": _DRAFT_MODEL,
     "--spec-model": _DRAFT_MODEL,
     "--num-speculative-tokens": _NUM_DRAFT,
@@ -78,6 +90,7 @@ _EVERY_DRAFT = "the draft length is fixed, and a draft that is wrong only costs 
 _LONGEST = "lookup always takes the longest match"
 _AS_STORED = "a draft model is loaded as it lies in its directory"
 _ONE_CHAIN = "a draft model drafts one chain"
+_OWN_CONTEXT = "a sequence may be as long as the model's context, and its cache is as long as the request"
 
 UNMATCHED_FLAGS = {
     "--draft-min": _EVERY_DRAFT,
@@ -90,6 +103,9 @@ UNMATCHED_FLAGS = {
     "--max-matching-ngram-size": _LONGEST,
     "--max-ngram-size": _LONGEST,
     "--pld-max-ngram": _LONGEST,
+    "-c": _OWN_CONTEXT,
+    "--ctx-size": _OWN_CONTEXT,
+    "--max-model-len": _OWN_CONTEXT,
     "--draft-quantize": _AS_STORED,
     "--spec-draft-ngl": _AS_STORED,
     "--speculative-draft-tensor-parallel-size": _AS_STORED,
