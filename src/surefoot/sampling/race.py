@@ -89,7 +89,8 @@ class Race:
             stays = _stays(row, token, total, top_p=top_p, min_p=min_p)
             if stays is None or stays:
                 return token if stays else None
-            times[row.narrow <= row.narrow[token]] = np.inf  # truncation keeps nothing less likely than what it drops
+            # Truncation keeps nothing less likely than what it drops.
+            np.copyto(times, np.inf, where=row.narrow <= row.narrow[token])
 
     def _start(self, row: Row, position: int) -> tuple[Narrow, float]:
         """The bounds ``[W]`` of all times, and the sum of ``e^l``."""
