@@ -21,11 +21,11 @@ from time import perf_counter
 from torch import Tensor
 
 from surefoot.drafters.none import NoDraft
-from surefoot.errors import DrafterError, SurefootError, TargetError
+from surefoot.errors import SurefootError, TargetError
 from surefoot.protocols import Cache, Drafter, Policy, Sampler, Stops, Target
 from surefoot.stats import RoundRecord, Seconds, Tally
-from surefoot.tree import chain, depths
-from surefoot.types import Capture, DraftTree, FinishReason, Plan, TargetOutput, Tokens, Verdict, host_tokens
+from surefoot.tree import chain, check_proposal, depths
+from surefoot.types import Capture, DraftTree, FinishReason, TargetOutput, Tokens, Verdict, host_tokens
 
 Verify = Callable[[DraftTree, Tensor, Sampler], Verdict]
 """``verify.verify`` or ``verify.verify_reject``."""
@@ -74,7 +74,7 @@ class Decoding:
         plan = self.policy.plan(self.stops.remaining)
         try:
             tree = self.drafter.propose(self.root, plan, self.sampler)
-            self._check_tree(tree, plan)
+            check_proposal(tree, plan, self.root, self.vocab_size)
         except Exception as error:  # noqa: BLE001  (a failing drafter must not cost the answer)
             self._drop_drafter(error)
             tree = chain((self.root,))
@@ -129,22 +129,6 @@ class Decoding:
         number = self.tally.rounds
         self.on_round(RoundRecord(number=number, tokens=tokens, parents=tree.parents, verdict=verdict, seconds=seconds))
 
-    def _check_tree(self, tree: DraftTree, plan: Plan) -> None:
-        """Holds a drafter to its plan, the root and the vocabulary."""
-        depth = max(depths(tree.parents), default=0)
-        if not 1 <= len(tree) <= plan.num_nodes + 1 or depth > plan.depth:
-            raise DrafterError(f"it proposed {len(tree) - 1} nodes, depth {depth}; the plan allows {plan}")
-        if tree.parents[0] != -1 or min(tree.parents[1:], default=0) < 0:
-            raise DrafterError(f"it proposed parents {tree.parents}; expected -1 for the root alone")
-        tokens = host_tokens(tree.tokens)  # the ids are needed on the host for the walk anyway
-        if len(tokens) != len(tree) or tokens[0] != self.root or min(tokens) < 0 or max(tokens) >= self.vocab_size:
-            raise DrafterError(
-                f"it proposed ids {tokens} for {len(tree)} nodes; expected the root {self.root} first and ids below "
-                f"{self.vocab_size}"
-            )
-        if tree.q is not None:
-            _check_laws(tree.q, tree.tokens[1:], self.vocab_size)
-
     def _cut(self, verdict: Verdict, logits: Tensor) -> Verdict:
         count, self.finish_reason = self.stops.take(verdict, logits)
         return verdict.cut(count)
@@ -168,15 +152,6 @@ class Decoding:
             RuntimeWarning,
             stacklevel=3,
         )
-
-
-def _check_laws(q: Tensor, drafted: Tensor, vocab_size: int) -> None:
-    """Holds the laws ``q [N - 1, V]`` of drafted tokens ``[N - 1]`` to their shape, and to have allowed the tokens."""
-    expected = (len(drafted), vocab_size)
-    if q.shape != expected:
-        raise DrafterError(f"it proposed q of shape {tuple(q.shape)}; expected {expected}")
-    if not bool((q.gather(1, drafted.to(q.device).unsqueeze(1)) > 0).all()):  # a transfer, where q is sampled anyway
-        raise DrafterError("its q gives a drafted token no probability; expected the law it was sampled from")
 
 
 def decode(target: Target, prompt: Sequence[int], decoding: Decoding) -> Iterator[Verdict]:

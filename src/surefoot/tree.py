@@ -1,4 +1,4 @@
-"""Draft trees: building them, and the facts of their shape that scoring and verifying need."""
+"""Draft trees: building and checking them, and the facts of their shape that scoring and verifying need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from surefoot.types import DraftTree
+from surefoot.errors import DrafterError
+from surefoot.types import DraftTree, Plan, host_tokens
 
 
 def chain(tokens: Sequence[int], q: Tensor | None = None) -> DraftTree:
@@ -55,3 +56,29 @@ def children(parents: Sequence[int]) -> list[list[int]]:
         if parent >= 0:
             result[parent].append(node)
     return result
+
+
+def check_proposal(tree: DraftTree, plan: Plan, root: int, vocab_size: int) -> None:
+    """Holds a drafter to its plan, the root, the vocabulary, and laws its tokens can have come from.
+
+    Raises:
+        DrafterError: it proposed something else.
+    """
+    depth = max(depths(tree.parents), default=0)
+    if not 1 <= len(tree) <= plan.num_nodes + 1 or depth > plan.depth:
+        raise DrafterError(f"it proposed {len(tree) - 1} nodes, depth {depth}; the plan allows {plan}")
+    if tree.parents[0] != -1 or min(tree.parents[1:], default=0) < 0:
+        raise DrafterError(f"it proposed parents {tree.parents}; expected -1 for the root alone")
+    tokens = host_tokens(tree.tokens)  # the ids are needed on the host for the walk anyway
+    if len(tokens) != len(tree) or tokens[0] != root or min(tokens) < 0 or max(tokens) >= vocab_size:
+        raise DrafterError(
+            f"it proposed ids {tokens} for {len(tree)} nodes; expected the root {root} first and ids below {vocab_size}"
+        )
+    if tree.q is None:
+        return
+    expected = (len(tree) - 1, vocab_size)
+    if tree.q.shape != expected:
+        raise DrafterError(f"it proposed q of shape {tuple(tree.q.shape)}; expected {expected}")
+    probabilities = tree.q.gather(1, tree.tokens[1:, None].to(tree.q.device))
+    if not bool((probabilities > 0).all()):  # a transfer, as the walk needs q on the host anyway
+        raise DrafterError("its q gives a drafted token no probability; expected the law it was sampled from")

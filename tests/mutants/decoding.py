@@ -77,15 +77,15 @@ LOOP = (
     Mutant(
         name="draft-id-equal-to-the-vocabulary-passes",
         bug="a draft id outside the target's vocabulary reaches the target (transformers 46936, vllm 45060)",
-        file="decode.py",
-        before="max(tokens) >= self.vocab_size",
-        after="max(tokens) > 2 * self.vocab_size",
+        file="tree.py",
+        before="max(tokens) >= vocab_size",
+        after="max(tokens) > 2 * vocab_size",
         killer=DECODE + "test_a_drafter_with_tokens_outside_the_vocabulary_is_dropped",
     ),
     Mutant(
         name="plan-is-not-enforced",
         bug="a drafter past its allowance overruns max_tokens or the context (transformers 46993)",
-        file="decode.py",
+        file="tree.py",
         before="if not 1 <= len(tree) <= plan.num_nodes + 1 or depth > plan.depth:",
         after="if not 1 <= len(tree):",
         killer=DECODE + "test_a_drafter_past_its_plan_is_dropped",
@@ -251,7 +251,7 @@ LEFTOVERS = (
     Mutant(
         name="second-root-passes",
         bug="a malformed tree is the target's error, and the answer is lost with it",
-        file="decode.py",
+        file="tree.py",
         before="if tree.parents[0] != -1 or min(tree.parents[1:], default=0) < 0:",
         after="if tree.parents[0] != -1:",
         killer=FAULTS + "test_a_drafter_whose_tree_is_none_is_dropped",
@@ -259,9 +259,9 @@ LEFTOVERS = (
     Mutant(
         name="law-of-another-shape-passes",
         bug="a drafter's law over its own vocabulary ends the request (vllm 45060)",
-        file="decode.py",
-        before="    if q.shape != expected:",
-        after="    if len(q) != len(drafted):",
+        file="tree.py",
+        before="    if tree.q.shape != expected:",
+        after="    if len(tree.q) != len(tree) - 1:",
         killer=FAULTS + "test_a_drafter_whose_tree_is_none_is_dropped",
     ),
     Mutant(
