@@ -183,8 +183,8 @@ def assert_close(found: Tensor, block: AttentionBlock | MlpBlock, x_NH: Tensor, 
 
     fp32: 1e-5 of the largest number. bf16 rounds at six to eight places between the steps, each time by 2^-9 to 2^-8 of
     a number at most; such errors are independent and their root mean square stays below 2^-6 of what is added. Rounded
-    at the same places, fp64 gives almost always the same bits: only a sum that lies next to a tie is rounded otherwise,
-    which stays below 2^-9; a place of rounding more or less does not.
+    at the same places, fp64 gives most rows almost to the bit: only where a sum lies next to a tie is a number rounded
+    otherwise, and then much of its row. A place of rounding more or less moves every row by more than 2^-9.
     """
     narrow = FP32 if isinstance(block, MlpBlock) else block.cache_dtype
     if block.dtype == FP32 and narrow == FP32:
@@ -192,9 +192,14 @@ def assert_close(found: Tensor, block: AttentionBlock | MlpBlock, x_NH: Tensor, 
         return
     added = root_mean_square(wide - x_NH)
     assert root_mean_square(found - wide) < 2**-6 * added
-    assert root_mean_square(found - rounded) < 2**-9 * added
+    assert median_row(found - rounded) < 2**-10 * added
     if block.dtype == BF16:
-        assert root_mean_square(wide - rounded) > 2**-9 * added
+        assert median_row(wide - rounded) > 2**-9 * added
+
+
+def median_row(x_NH: Tensor) -> float:
+    """The root mean square of the row that half of the others exceed."""
+    return float(x_NH.double().square().mean(-1).sqrt().median())
 
 
 def root_mean_square(x: Tensor) -> float:
