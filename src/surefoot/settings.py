@@ -254,7 +254,7 @@ def value_problem(key: str, value: object) -> str | None:
     if key in ("lookup_min", "threads") and isinstance(value, int) and value < 1:
         return f"{key} is {value}; expected at least 1"
     if key in ("name", "path", "draft_model") and value == "":
-        return f"{key} is empty; expected a name, or no such key"
+        return f"{key} is empty; expected a name; without one, leave it out"
     record = next((record for record, names in RECORD_KEYS.items() if key in names), None)
     if record is not None:
         try:

@@ -33,6 +33,22 @@ def test_help_exits_with_0_and_names_every_flag(command: str) -> None:
         assert " ".join(EXIT_CODES.split()) in " ".join(done.output.split())
 
 
+@pytest.mark.parametrize("command", ["", "generate", "config", "config set"])
+def test_a_short_flag_asks_for_help_too(surefoot_program: Program, command: str) -> None:
+    ran = surefoot_program(*command.split(), "-h")
+    assert (ran.code, ran.err) == (0, "")
+    assert f"surefoot {command}".strip() in ran.out
+    assert "[[" not in ran.out
+
+
+@pytest.mark.parametrize("command", sorted(set(ABOUT_A_MODEL) - {"inspect"}))
+def test_an_empty_draft_model_is_not_lookup(surefoot_program: Program, model: str, command: str) -> None:
+    prompt = ("--prompt", "x") if "--prompt" in FLAGS[command] else ()
+    ran = surefoot_program(command, model, "--draft-model", "", *prompt)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "error: --draft-model is empty; expected a name; without one, leave it out\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_line_about_a_command_begins_like_its_own_help(command: str) -> None:
     chosen = typer.main.get_command(build_app(command)).commands[command]

@@ -44,7 +44,13 @@ EXIT_CODES = (
 
 def build_app(command: str | None) -> typer.Typer:
     """The application, with only ``command``'s module imported: help for the others is one line."""
-    app = typer.Typer(name="surefoot", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        name="surefoot",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
     app.callback(help="Exact speculative decoding of local language models.", epilog=EXIT_CODES)(_version)
     for name, line in COMMANDS.items():
         if name != command:

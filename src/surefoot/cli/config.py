@@ -62,7 +62,7 @@ class Change:
 class Choice:
     """What to show the settings of."""
 
-    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A name in the settings file.")] = None
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="A name in the settings file.")] = None
     profile: Annotated[
         str | None, typer.Option("--profile", metavar="NAME", help="A profile of the settings file.")
     ] = None

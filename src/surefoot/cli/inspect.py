@@ -29,7 +29,7 @@ class Subject:
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DIR]",
+            metavar="DIR",
             help="A name in the settings file, a directory, a GGUF file, a bundled name, or a downloaded hub id.",
         ),
     ] = None

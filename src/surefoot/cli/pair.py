@@ -70,7 +70,7 @@ class Pair:
     origins: Mapping[str, str] = field(default_factory=dict, metadata=NO_FLAG)
 
     def __post_init__(self) -> None:
-        for name in ("method", "lookup_min", "threads"):
+        for name in ("draft_model", "method", "lookup_min", "threads"):
             value = getattr(self, name)
             problem = None if value is None else value_problem(name, value)
             if problem:
