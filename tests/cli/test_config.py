@@ -87,6 +87,15 @@ def test_a_key_that_was_not_there_comes_after_the_last_one_of_its_part(surefoot_
     assert file.read_text().index("temperature = 0.5") < TEMPLATE.index("# The rest")
 
 
+def test_a_file_with_ends_of_windows_keeps_them(surefoot_program: Program, file: Path) -> None:
+    file.write_bytes(TEMPLATE.replace("\n", "\r\n").encode())
+    for key, value in (("num_draft", "3"), ("seed", "5")):
+        assert surefoot_program("config", "set", f"models.code.{key}", value, "--config", str(file)).code == 0
+    text = file.read_bytes().decode()
+    assert text.count("\r\n") == text.count("\n") == TEMPLATE.count("\n") + 1
+    assert surefoot_program("config", "get", "models.code.seed", "--config", str(file)).out == "5\n"
+
+
 def test_ends_of_lines_that_toml_does_not_know_stay(file: Path) -> None:
     text = TEMPLATE.replace("# The rest", "# one\u2028two\x85three\n# The rest")
     new = changed(text, file, Address.parse("models.code.seed"), 3)

@@ -121,7 +121,9 @@ def set_(change: Change, file: File) -> int:
     if not file.path.exists():
         raise OptionError(f"{file.path} does not exist; expected a settings file: surefoot init writes one")
     file.read()
-    write(file.path, changed(file.path.read_text(encoding="utf-8"), file.path, address, value))
+    with file.path.open(encoding="utf-8", newline="") as lines:  # whose ends stay as they are
+        text = lines.read()
+    write(file.path, changed(text, file.path, address, value))
     if file.as_json:
         print(json.dumps({"path": str(file.path), "key": change.key, "value": value}))
     else:

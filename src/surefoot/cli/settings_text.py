@@ -134,7 +134,8 @@ def changed(text: str, path: Path, address: Address, value: Value) -> str:
             result = tomlkit.dumps(document)
         else:  # after the last key of its part: tomlkit would put it after the comments that follow
             lines = text.removesuffix("\n").split("\n")
-            result = "\n".join([*lines[:last], assignment, *lines[last:]]) + "\n"
+            end = "\r" if lines[last - 1].endswith("\r") else ""
+            result = "\n".join([*lines[:last], assignment + end, *lines[last:]]) + "\n"
     parse(result, path)
     return result
 
@@ -162,7 +163,7 @@ def write(path: Path, text: str) -> None:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
         descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
             os.chmod(temporary, mode)
             os.replace(temporary, target)
