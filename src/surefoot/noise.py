@@ -113,11 +113,8 @@ def gumbel_on_device(key: int, ids: Tensor) -> Tensor:
 
 def gumbel_reference(seed: int, sample: int, position: int, token: int) -> float:
     """The noise of one token id, spelled out in Python numbers."""
-    return _scalar_gumbel(position_key(seed, sample, position), token)
-
-
-def _scalar_gumbel(key: int, token: int) -> float:
-    return -math.log(-math.log(uniform(splitmix64((key + token * _GOLDEN) & _WORD))))
+    word = splitmix64((position_key(seed, sample, position) + token * _GOLDEN) & _WORD)
+    return -math.log(-math.log(uniform(word)))
 
 
 class PositionNoise:
@@ -147,10 +144,6 @@ class PositionNoise:
     def key(self, position: int) -> int:
         """The key of a position's noise."""
         return position_key(self._seed, self._sample, position)
-
-    def roughly(self, position: int, token: int) -> float:
-        """The noise of one id but for its last bits, which another library's logarithm rounds."""
-        return _scalar_gumbel(self.key(position), token)
 
     def missing_to_one(self, position: int, size: int) -> FloatArray:
         """``1 - u`` of the first ``size`` ids at a position, exactly."""

@@ -59,8 +59,8 @@ RANDOMNESS = (
         name="race-knows-no-ties",
         bug="of tokens as likely as the last that top-p keeps, one that it drops is drawn",
         file="sampling/race.py",
-        before="likelier_or_tied = mass_above(row, x - near)",
-        after="likelier_or_tied = mass_above(row, x + near)",
+        before="likelier_or_tied, total = mass_above(row, x - near)",
+        after="likelier_or_tied, total = mass_above(row, x + near)",
         killer=RACE + "test_ties_that_truncation_tells_apart_are_left_to_the_definition",
     ),
     Mutant(

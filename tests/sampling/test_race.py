@@ -129,8 +129,8 @@ def test_a_race_that_forgets_top_p_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_bounds_of_another_position_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: bounds of other noise leave the winner out."""
-    start = race.Race._start
-    monkeypatch.setattr(race.Race, "_start", lambda self, row, position: start(self, row, position + 1))
+    bounds = race.Race._bounds
+    monkeypatch.setattr(race.Race, "_bounds", lambda self, row, position, floor: bounds(self, row, position + 1, floor))
     assert len(differing({}, [normal(seed, 1.0) for seed in range(30)])) > 5
 
 
@@ -229,18 +229,19 @@ def test_the_kernels_bounds_are_what_they_say(kernels: Library, instructions: st
     if not kernels.choose(instructions):
         pytest.skip(f"this processor, or the compiler, has no {instructions}")
     row, noise = bare(normal(size, 3.0, size)), PositionNoise(7, 1, size)
-    expected, total = race.times_reference(noise.missing_to_one(9, size), row)
-    times, sums = np.full(size + 1, -1, dtype=np.float32), set()
-    for threads in (1, 2, 3):
-        kernels.use_threads(threads)
-        address = row.narrow.ctypes.data
-        sums.add(kernels.race(noise.key(9), address, size, row.top, row.temperature, times.ctypes.data))
-        assert times[-1] == -1, "nothing is written beyond the row"
-        np.testing.assert_allclose(times[:-1], expected, rtol=1e-4)
-        for bound in (-1.0, 0.5, row.top - 1e-3, row.top):
-            mass = kernels.mass_above(address, size, row.top, row.temperature, bound)
-            assert mass == pytest.approx(float(np.exp(row.shifted(row.narrow > bound)).sum()), rel=1e-5)
-    assert len(sums) == 1
-    assert sums.pop() == pytest.approx(total, rel=1e-5)
-    exact = np.exp(-noise.row(9)) / np.exp(row.shifted(np.arange(size)))
-    assert (times[:-1] <= exact * 1.001).all(), "bounds from below"
+    stretches = -(-size // race.STRETCH)
+    exact = np.full(stretches * race.STRETCH, np.inf)
+    exact[:size] = np.exp(-noise.row(9)) / np.exp(row.shifted(np.arange(size)))
+    for floor in (-math.inf, 0.5):
+        exact[:size][row.narrow <= floor] = np.inf
+        least = np.full(stretches + 1, -1, dtype=np.float32)
+        kernels.race(noise.key(9), row.for_kernels, floor, least.ctypes.data)
+        assert least[-1] == -1, "nothing is written beyond the stretches"
+        np.testing.assert_allclose(
+            least[:-1], race.bounds_reference(noise.missing_to_one(9, size), row, floor), rtol=1e-4
+        )
+        assert (least[:-1] <= exact.reshape(-1, race.STRETCH).min(axis=1) * 1.001).all(), "bounds from below"
+    for bound in (-1.0, 0.5, row.top - 1e-3, row.top):
+        mass, total = kernels.mass_above(row.for_kernels, bound)
+        assert mass == pytest.approx(float(np.exp(row.shifted(row.narrow > bound)).sum()), rel=1e-5)
+        assert total == pytest.approx(float(np.exp(row.shifted(np.arange(size))).sum()), rel=1e-5)

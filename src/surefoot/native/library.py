@@ -6,7 +6,7 @@ The library is one per process, as its thread pool is; calls from several Python
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char_p, c_double, c_float, c_int64, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_double, c_float, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from surefoot.errors import OptionError, TargetError
 from surefoot.native.records import RECORDS
 from surefoot.options import Environment
 
-ABI = 2
+ABI = 3
 """The number of the interface, the one in ``source/library.cpp``."""
 
 INSTRUCTIONS = ("avx512_bf16", "avx512", "avx2", "portable")
@@ -27,8 +27,8 @@ FUNCTIONS = {
     "surefoot_forward": ((c_void_p,), c_int64),
     "surefoot_product": ((c_void_p,), c_int64),
     "surefoot_normalise": ((c_int64, c_void_p, c_int64, c_int64, c_void_p, c_double, c_void_p), None),
-    "surefoot_race": ((c_uint64, c_void_p, c_int64, c_double, c_double, c_void_p), c_double),
-    "surefoot_mass_above": ((c_void_p, c_int64, c_double, c_double, c_float), c_double),
+    "surefoot_race": ((c_uint64, c_void_p, c_int64, c_double, c_double, c_float, c_void_p), None),
+    "surefoot_mass_above": ((c_void_p, c_int64, c_double, c_double, c_float, c_void_p), c_double),
     "surefoot_packed_bytes": ((c_int64, c_int64, c_int64), c_int64),
     "surefoot_pack": ((c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64), None),
     "surefoot_pack_in_place": ((c_int64, c_void_p, c_int64, c_int64), c_int64),
@@ -101,13 +101,17 @@ class Library:
         self._follow()
         return int(self._product(product))
 
-    def race(self, key: int, x: int, count: int, top: float, temperature: float, times: int) -> float:
-        """Writes the bounds ``times`` of a row, and gives its sum of ``e^((x - top) / temperature)``: ``race.hpp``."""
-        return float(self._race(key, x, count, top, temperature, times))
+    def race(self, key: int, row: tuple[int, int, float, float], floor: float, least: int) -> None:
+        """Writes to ``least`` bounds of a row's Gumbel race, of its logits above ``floor``: see ``race.hpp``.
 
-    def mass_above(self, x: int, count: int, top: float, temperature: float, bound: float) -> float:
-        """The same sum over the logits above a bound alone."""
-        return float(self._mass_above(x, count, top, temperature, bound))
+        ``row``: the address of its fp32 logits, their number, the largest, the temperature.
+        """
+        self._race(key, *row, floor, least)
+
+    def mass_above(self, row: tuple[int, int, float, float], bound: float) -> tuple[float, float]:
+        """The sum of ``e^((x - top) / temperature)`` over the logits above a bound, and over all."""
+        total = c_double()
+        return float(self._mass_above(*row, bound, byref(total))), total.value
 
     def packed_bytes(self, code: int, outputs: int, inputs: int) -> int:
         """The size of a packed matrix."""

@@ -31,6 +31,8 @@ NEAR = 2.0**-21
 """Logits this near to each other, relative to their size, may be tied once they are probabilities."""
 LARGEST = 256.0
 """The largest logit, in units of the temperature, whose rounding to fp32 the slack allows for."""
+STRETCH = 256
+"""Tokens that share one bound, as in ``native/source/race.hpp``."""
 STACKED = 32
 """Logits of which one maximum is taken to bound the k-th largest."""
 MANY = 16
@@ -58,6 +60,11 @@ class Row:
         """Whether rounding to fp32 is within the slack."""
         return self.exact is self.narrow or abs(self.top) <= LARGEST * self.temperature
 
+    @property
+    def for_kernels(self) -> tuple[int, int, float, float]:
+        """The row as the kernels take it; it must outlive their call."""
+        return self.narrow.ctypes.data, len(self.narrow), self.top, self.temperature
+
     def shifted(self, ids: IntArray) -> FloatArray:
         """The logits of ids ``[S]`` as :func:`surefoot.sampling.processors.with_temperature` gives them."""
         logits: FloatArray = (self.exact[ids].astype(np.float64) - self.top) / self.temperature
@@ -72,53 +79,60 @@ def narrowed(exact: FloatArray, temperature: float) -> Row:
 
 
 class Race:
-    """One request's draws; keeps the memory of the bounds."""
+    """One request's draws."""
 
     def __init__(self, noise: PositionNoise) -> None:
         """``noise`` is the request's own."""
         self._noise = noise
-        self._times: Narrow = np.empty(0, dtype=np.float32)
 
     def winner(self, row: Row, position: int, *, top_p: float = 1.0, min_p: float = 0.0) -> int | None:
         """The token drawn at a position from what ``top_p`` and ``min_p`` leave; None where bounds do not decide."""
         if not row.bounded:
             return None
-        times, total = self._start(row, position)
+        floor = -math.inf
         while True:
-            token = self._first(row, position, times)
-            stays = _stays(row, token, total, top_p=top_p, min_p=min_p)
+            token = self._first(row, position, floor)
+            stays = _stays(row, token, top_p=top_p, min_p=min_p)
             if stays is None or stays:
                 return token if stays else None
-            # Truncation keeps nothing less likely than what it drops.
-            np.copyto(times, np.inf, where=row.narrow <= row.narrow[token])
+            floor = float(row.narrow[token])  # truncation keeps nothing less likely than what it drops
 
-    def _start(self, row: Row, position: int) -> tuple[Narrow, float]:
-        """The bounds ``[W]`` of all times, and the sum of ``e^l``."""
+    def _first(self, row: Row, position: int, floor: float) -> int:
+        """The token of the greatest score among those with logits above ``floor``; of tied ones the lowest."""
+        least = self._bounds(row, position, floor)
+        ids, scores = self._scores(row, position, np.array([least.argmin()]), floor)
+        stretches = np.flatnonzero(least <= np.float32(math.exp(-scores.max()) * SLACK))
+        if len(stretches) > 1:
+            ids, scores = self._scores(row, position, stretches, floor)
+        return int(ids[scores.argmax()])
+
+    def _bounds(self, row: Row, position: int, floor: float) -> Narrow:
+        """A bound from below of the times of every stretch, ``[ceil(W / STRETCH)]``."""
         size = len(row.narrow)
         library = native.available()
         if library is None:
-            return times_reference(self._noise.missing_to_one(position, size), row)
-        if len(self._times) < size:
-            self._times = np.empty(size, dtype=np.float32)
-        times = self._times[:size]
-        total = library.race(
-            self._noise.key(position), row.narrow.ctypes.data, size, row.top, row.temperature, times.ctypes.data
-        )
-        return times, total
+            return bounds_reference(self._noise.missing_to_one(position, size), row, floor)
+        least = np.empty(-(-size // STRETCH), dtype=np.float32)
+        library.race(self._noise.key(position), row.for_kernels, floor, least.ctypes.data)
+        return least
 
-    def _first(self, row: Row, position: int, times: Narrow) -> int:
-        """The token of the greatest score among those whose bounds are not infinite; of tied ones the lowest."""
-        likely = int(times.argmin())
-        score = row.shifted(np.array([likely])).item() + self._noise.roughly(position, likely)
-        ids = np.flatnonzero(times <= np.float32(math.exp(-score) * SLACK))
+    def _scores(self, row: Row, position: int, stretches: IntArray, floor: float) -> tuple[IntArray, FloatArray]:
+        """The ids of stretches, ascending, and their scores as they are defined."""
+        ids = (stretches[:, None] * STRETCH + np.arange(STRETCH)).ravel()
+        ids = ids[ids < len(row.narrow)]
         scores = row.shifted(ids) + self._noise.at(position, ids)
-        return int(ids[scores.argmax()])
+        scores[row.narrow[ids] <= floor] = -np.inf
+        return ids, scores
 
 
-def times_reference(missing: FloatArray, row: Row) -> tuple[Narrow, float]:
-    """The bounds of the times and the sum of ``e^l`` without the kernels, from ``1 - u``, ``[W]``."""
-    weights = _weights(row.narrow, row)
-    return missing.astype(np.float32) / weights, float(weights.sum())
+def bounds_reference(missing: FloatArray, row: Row, floor: float) -> Narrow:
+    """The bounds of the stretches without the kernels, from ``1 - u``, ``[W]``."""
+    times = np.full(-(-len(missing) // STRETCH) * STRETCH, np.inf, dtype=np.float32)
+    np.divide(
+        missing, _weights(row.narrow, row), out=times[: len(missing)], where=row.narrow > floor, casting="same_kind"
+    )
+    least: Narrow = times.reshape(-1, STRETCH).min(axis=1)
+    return least
 
 
 def _weights(logits: Narrow, row: Row) -> Narrow:
@@ -127,15 +141,16 @@ def _weights(logits: Narrow, row: Row) -> Narrow:
     return weights
 
 
-def mass_above(row: Row, bound: float) -> float:
-    """The sum of ``e^l`` of the tokens whose logits are above a bound."""
+def mass_above(row: Row, bound: float) -> tuple[float, float]:
+    """The sum of ``e^l`` of the tokens whose logits are above a bound, and of all."""
     library = native.available()
     if library is None:
-        return float(_weights(row.narrow[row.narrow > np.float32(bound)], row).sum())
-    return library.mass_above(row.narrow.ctypes.data, len(row.narrow), row.top, row.temperature, bound)
+        weights = _weights(row.narrow, row)
+        return float(weights.sum(where=row.narrow > np.float32(bound))), float(weights.sum())
+    return library.mass_above(row.for_kernels, bound)
 
 
-def _stays(row: Row, token: int, total: float, *, top_p: float, min_p: float) -> bool | None:
+def _stays(row: Row, token: int, *, top_p: float, min_p: float) -> bool | None:
     """Whether truncation keeps a token; None where that hangs on ties or on the last digits of a sum.
 
     Top-p keeps a token whose own probability and that of all that are dropped before it exceed ``1 - p``. False means
@@ -149,10 +164,11 @@ def _stays(row: Row, token: int, total: float, *, top_p: float, min_p: float) ->
     x = float(row.narrow[token])
     near = _near(row, x)
     tail = 1 - top_p
-    likelier_or_tied = mass_above(row, x - near) - math.exp(logit.item())
-    if 1 - likelier_or_tied / total > tail + MASS_SLACK:
+    likelier_or_tied, total = mass_above(row, x - near)
+    if 1 - (likelier_or_tied - math.exp(logit.item())) / total > tail + MASS_SLACK:
         return True
-    return False if 1 - mass_above(row, x + near) / total < tail - MASS_SLACK else None
+    likelier, total = mass_above(row, x + near)
+    return False if 1 - likelier / total < tail - MASS_SLACK else None
 
 
 def _near(row: Row, logit: float) -> float:

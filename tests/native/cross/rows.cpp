@@ -20,8 +20,8 @@ int64_t surefoot_product(const surefoot::Product* product);
 int64_t surefoot_packed_bytes(int64_t type, int64_t outputs, int64_t inputs);
 void surefoot_pack(int64_t type, const void* source, int64_t outputs, int64_t inputs, void* packed, int64_t first, int64_t step);
 void surefoot_unpack(int64_t type, const surefoot::Matrix* matrix, const int64_t* rows, int64_t count, void* out);
-double surefoot_race(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times);
-double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound);
+void surefoot_race(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least);
+double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound, double* total);
 void surefoot_set_threads(int64_t count);
 const char* surefoot_instructions();
 int64_t surefoot_choose(const char* name);
@@ -221,18 +221,22 @@ void check_race() {
   constexpr uint64_t KEY = 0xfedcba9876543210;
   for (int64_t count : {1, 257, 20011}) {
     const std::vector<float> x = numbers<float>(count, 9);
-    std::vector<float> times(count);
+    const int64_t stretch = 256, stretches = (count + stretch - 1) / stretch;
+    std::vector<float> least(stretches);
+    Reals exact(stretches, INFINITY);
     const double top = *std::max_element(x.begin(), x.end()), temperature = 0.8;
-    const double total = surefoot_race(KEY, x.data(), count, top, temperature, times.data());
-    const double upper = surefoot_mass_above(x.data(), count, top, temperature, 0.5f);
-    double worst = 0, all = 0, some = 0;
+    double worst = 0, all = 0, some = 0, total;
+    surefoot_race(KEY, x.data(), count, top, temperature, -1.0f, least.data());
+    const double upper = surefoot_mass_above(x.data(), count, top, temperature, 0.5f, &total);
     for (int64_t i = 0; i < count; ++i) {
       const double u = (double(mixed(KEY + GOLDEN * uint64_t(i + 1)) >> 12) + 0.5) * 0x1p-52;
       const double weight = std::exp((x[i] - top) / temperature);
-      worst = std::fmax(worst, std::fabs(times[i] * weight / (1 - u) - 1));
+      if (x[i] > -1.0f) exact[i / stretch] = std::fmin(exact[i / stretch], (1 - u) / weight);
       all += weight;
       some += x[i] > 0.5f ? weight : 0;
     }
+    for (int64_t i = 0; i < stretches; ++i)
+      if (exact[i] != double(least[i])) worst = std::fmax(worst, std::fabs(least[i] / exact[i] - 1));
     const bool sums = std::fabs(total / all - 1) < 1e-5 && std::fabs(upper - some) < 1e-5 * all;
     check(worst < 1e-4 && sums, "bounds and sums of a race of " + std::to_string(count));
   }

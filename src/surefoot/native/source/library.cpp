@@ -77,7 +77,7 @@ struct ProductJob {
 extern "C" {
 
 // The number of this interface, the one in ../library.py; whoever changes a function or a record changes both.
-int64_t surefoot_abi() { return 2; }
+int64_t surefoot_abi() { return 3; }
 
 // Bytes of a record, which Python compares with its mirror of it; 0 for a name that is none.
 int64_t surefoot_layout(const char* name) {
@@ -122,14 +122,14 @@ void surefoot_normalise(int64_t type, const void* x, int64_t num_rows, int64_t w
 }
 
 // On the calling thread: a worker that another pool keeps from its core would be waited for longer than it could save.
-double surefoot_race(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times) {
+void surefoot_race(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least) {
   const Rounding rounding;
-  return chosen->race(key, x, count, top, temperature, times);
+  chosen->race(key, x, count, top, temperature, floor, least);
 }
 
-double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound) {
+double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound, double* total) {
   const Rounding rounding;
-  return chosen->mass_above(x, count, top, temperature, bound);
+  return chosen->mass_above(x, count, top, temperature, bound, total);
 }
 
 int64_t surefoot_packed_bytes(int64_t type, int64_t outputs, int64_t inputs) { return packed_bytes(type, outputs, inputs); }

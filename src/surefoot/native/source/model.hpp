@@ -106,8 +106,8 @@ struct Kernels {
   int64_t (*product_scratch)(const Product& product, int threads);
   void (*product)(const Product& product, void* scratch, Team& team, int member);
   void (*normalise)(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out);
-  double (*race)(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times);
-  double (*mass_above)(const float* x, int64_t count, double top, double temperature, float bound);
+  void (*race)(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least);
+  double (*mass_above)(const float* x, int64_t count, double top, double temperature, float bound, double* total);
 };
 
 extern const Kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_avx512_bf16;

@@ -31,25 +31,21 @@ INLINE void missing_to_one(uint64_t key, int64_t first, float* out) {
   }
 }
 
-INLINE Vec weights_of(const float* x, double top, double temperature) {
-  return exponential((load(x) - spread(float(top))) * spread(float(1.0 / temperature)));
-}
-
-// Where `x` is above the bound, `a`; elsewhere 0.
-INLINE Vec above(Vec x, Vec bound, Vec a) {
+// Where `x` is above the bound, `a`; elsewhere `b`.
+INLINE Vec where_above(Vec x, Vec bound, Vec a, Vec b) {
 #if SUREFOOT_ISA >= 2
-  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, bound.v, _CMP_GT_OQ), a.v)};
+  return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(x.v, bound.v, _CMP_GT_OQ), a.v)};
 #elif SUREFOOT_ISA == 1
   const __m256 lo = _mm256_cmp_ps(x.lo, bound.lo, _CMP_GT_OQ), hi = _mm256_cmp_ps(x.hi, bound.hi, _CMP_GT_OQ);
-  return {_mm256_and_ps(lo, a.lo), _mm256_and_ps(hi, a.hi)};
+  return {_mm256_blendv_ps(b.lo, a.lo, lo), _mm256_blendv_ps(b.hi, a.hi, hi)};
 #else
-  Vec kept;
-  UNROLL for (int i = 0; i < 4; ++i) kept.v[i] = x.v[i] > bound.v[i] ? a.v[i] : Floats{};
-  return kept;
+  Vec result;
+  UNROLL for (int i = 0; i < 4; ++i) result.v[i] = x.v[i] > bound.v[i] ? a.v[i] : b.v[i];
+  return result;
 #endif
 }
 
-// Calls `take(row, start, count)` for stretches of a row; the last is filled up with impossible tokens.
+// Calls `take(row, start)` for the stretches of a row; the last is filled up with impossible tokens.
 template <class Take>
 INLINE void stretches(const float* x, int64_t count, Take take) {
   for (int64_t start = 0; start < count; start += STRETCH) {
@@ -59,40 +55,45 @@ INLINE void stretches(const float* x, int64_t count, Take take) {
       for (int64_t i = here; i < STRETCH; ++i) filled[i] = -INFINITY;
       std::memcpy(filled, x + start, size_t(here) * sizeof(float));
     }
-    take(here < STRETCH ? filled : x + start, start, here);
+    take(here < STRETCH ? filled : x + start, start);
   }
 }
 
-// With w = e^((x - top) / temperature): `times[i]` = (1 - u) / w, a bound from below of -log(u) / w, whose least belongs to
-// the token that is drawn. Returns the sum of all w.
-inline double race(uint64_t key, const float* x, int64_t count, double top, double temperature, float* times) {
-  double total = 0;
-  stretches(x, count, [&](const float* row, int64_t start, int64_t here) {
-    float left[STRETCH], last[STRETCH];
-    float* out = here < STRETCH ? last : times + start;
+// `(1 - u) / w` with w = e^((x - top) / temperature) bounds from below `-log(u) / w`, which is least for the token that is
+// drawn. Writes the least bound of every stretch, of the tokens whose logit is above `floor`.
+inline void race(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least) {
+  const Vec high = spread(float(top)), inverse = spread(float(1.0 / temperature)), never = spread(INFINITY);
+  stretches(x, count, [&](const float* row, int64_t start) {
+    float left[STRETCH];
     missing_to_one(key, start, left);
-    Vec sums = zero();
+    Vec best = never;
     for (int64_t i = 0; i < STRETCH; i += LANES) {
-      const Vec weights = weights_of(row + i, top, temperature);
-      sums = sums + weights;
-      store(out + i, load(left + i) / weights);
+      const Vec logits = load(row + i), times = load(left + i) * exponential((high - logits) * inverse);
+      best = smaller(best, where_above(logits, spread(floor), times, never));
     }
-    total += sum(sums);
-    if (here < STRETCH) std::memcpy(times + start, last, size_t(here) * sizeof(float));
+    float lanes[LANES];
+    store(lanes, best);
+    for (int i = 1; i < LANES; ++i) lanes[0] = lanes[i] < lanes[0] ? lanes[i] : lanes[0];
+    least[start / STRETCH] = lanes[0];
   });
-  return total;
 }
 
-// The sum of the same w of the tokens whose logit is above `bound`.
-inline double mass_above(const float* x, int64_t count, double top, double temperature, float bound) {
-  double total = 0;
-  stretches(x, count, [&](const float* row, int64_t, int64_t) {
-    Vec sums = zero();
-    for (int64_t i = 0; i < STRETCH; i += LANES)
-      sums = sums + above(load(row + i), spread(bound), weights_of(row + i, top, temperature));
-    total += sum(sums);
+// The sum of the same w, in `total`; returns that of the tokens whose logit is above `bound`.
+inline double mass_above(const float* x, int64_t count, double top, double temperature, float bound, double* total) {
+  const Vec high = spread(float(top)), inverse = spread(float(1.0 / temperature));
+  double part = 0, whole = 0;
+  stretches(x, count, [&](const float* row, int64_t) {
+    Vec some = zero(), all = zero();
+    for (int64_t i = 0; i < STRETCH; i += LANES) {
+      const Vec logits = load(row + i), weights = exponential((logits - high) * inverse);
+      some = some + where_above(logits, spread(bound), weights, zero());
+      all = all + weights;
+    }
+    part += sum(some);
+    whole += sum(all);
   });
-  return total;
+  *total = whole;
+  return part;
 }
 
 }  // namespace SUREFOOT_NAMESPACE
