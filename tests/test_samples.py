@@ -129,6 +129,25 @@ def test_prompt_logprobs_are_those_of_one_request_even_where_nothing_is_emitted(
     assert none_emitted.tokens == ()
 
 
+class StartsTwice(Guesser):
+    """Cannot serve a third sequence."""
+
+    started = 0
+
+    def start(self, target: TableTarget) -> Guesser:
+        self.started += 1
+        if self.started == 3:
+            raise MemoryError("no room")
+        return super().start(target)
+
+
+def test_drafters_that_started_are_closed_where_another_cannot() -> None:
+    guesser = StartsTwice(lambda context: [])
+    with pytest.raises(MemoryError):
+        Engine(TableTarget(), guesser).samples((1, 2), n=3)
+    assert guesser.closed == 2
+
+
 @pytest.mark.parametrize("n", [0, -1, True, 1.5])
 def test_a_number_of_samples_that_is_none_is_refused(n: int) -> None:
     with pytest.raises(OptionError, match="n is"):

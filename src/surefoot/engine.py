@@ -124,12 +124,17 @@ class Engine:
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise OptionError(f"n is {n!r}; expected an integer of at least 1")
         asked = self.ask(prompt, params, speculative, prediction)
-        first = self._opener.open(asked)
-        others = [asked.sample(params.sample_index + i) for i in range(1, n)]
-        cache, start = first.decoding.cache, asked.drafter.start
-        return Samples(
-            [first, *(self._opener.resume(o, cache, start(self.target), keeps_drafter=False) for o in others)]
-        )
+        requests = [self._opener.open(asked)]
+        cache = requests[0].decoding.cache
+        try:
+            for i in range(1, n):
+                drafter = asked.drafter.start(self.target)
+                sample = asked.sample(params.sample_index + i)
+                requests.append(self._opener.resume(sample, cache, drafter, keeps_drafter=False))
+        except BaseException:
+            Samples(requests).close()
+            raise
+        return Samples(requests)
 
     def conversation(self) -> Conversation:
         """A conversation, whose turns keep what they share with the turns before."""
