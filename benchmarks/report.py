@@ -119,7 +119,40 @@ def noise() -> str:
     body = [(size, cost["whole_row_us"], cost["support_of_50_us"]) for size, cost in cases.items()]
     header = ("vocabulary", "whole row, µs", "support of 50 ids, µs")
     note = "Per position drawn at T > 0. Top-k and top-p leave a small support, and noise is computed for that alone.\n"
-    return "\n".join(["## Position noise\n", note, circumstances(document), table(header, body)])
+    parts = ["## Position noise\n", note, circumstances(document), table(header, body)]
+    draws = {size: cost["draw_a_row"] for size, cost in cases.items() if "draw_a_row" in cost}
+    if draws:
+        parts.append("One token drawn from a row, µs, by how far the row's logits spread:\n")
+        spreads = list(next(iter(next(iter(draws.values())).values())))
+        drawn = [
+            (size, name, *(cost[spread] for spread in spreads))
+            for size, kinds in draws.items()
+            for name, cost in kinds.items()
+        ]
+        heads = [spread.removesuffix("_us").replace("_", " ") for spread in spreads]
+        parts.append(table(("vocabulary", "draw", *heads), drawn))
+    return "\n".join(parts)
+
+
+def doctor() -> str:
+    """How well the doctor predicts; nothing where it was not measured."""
+    if not (RESULTS / "doctor.json").exists():
+        return ""
+    document = load("doctor")
+    rows = document["rows"]
+    assert isinstance(rows, list)
+    body = [
+        (row["drafter"], statistic, _spread(found["predicted"]), _spread(found["measured"]), f"{found['error']:+.1%}")
+        for row in rows
+        for statistic, found in ((name, row[name]) for name in ("together", "median over texts"))
+    ]
+    note = (
+        "Times plain as `surefoot doctor` predicts it from a measured cost curve and acceptance, and as the runner of "
+        "`surefoot bench` measures it in the same run on the same prompts; medians over turns (least to most). The aim "
+        "is 15 %.\n"
+    )
+    header = ("drafter", "statistic", "predicted", "measured", "error")
+    return "\n".join(["## Doctor's prediction\n", note, circumstances(document), table(header, body)])
 
 
 def proofs() -> str:
@@ -148,7 +181,8 @@ def proofs() -> str:
 def page() -> str:
     """The whole page."""
     accelerator = cuda_report.section(load("cuda"))
-    return "\n".join([HEAD, proofs(), vs_transformers(), *sections(), acceptance(), phases(), noise(), accelerator])
+    speed = (vs_transformers(), *sections(), doctor())
+    return "\n".join(part for part in (HEAD, proofs(), *speed, acceptance(), phases(), noise(), accelerator) if part)
 
 
 if __name__ == "__main__":
