@@ -23,14 +23,18 @@ def sharded(tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path / "sharded", num_shards=3)
 
 
+KEEPING = LoadOptions(trainable=True)
+"""With the weights as torch parameters, to be looked at."""
+
+
 def test_a_sharded_checkpoint_loads_as_the_same_bits_in_one_file(tmp_path: Path, sharded: Path) -> None:
-    one = load_target(make_checkpoint(tmp_path / "one"), LoadOptions()).model
-    other = load_target(sharded, LoadOptions()).model
+    one = load_target(make_checkpoint(tmp_path / "one"), KEEPING).model
+    other = load_target(sharded, KEEPING).model
     expected = one.state_dict()
     assert expected.keys() == other.state_dict().keys()
     for name, tensor in other.state_dict().items():
         assert torch.equal(tensor, expected[name]), name
-    different = load_target(make_checkpoint(tmp_path / "two", seed=1), LoadOptions()).model
+    different = load_target(make_checkpoint(tmp_path / "two", seed=1), KEEPING).model
     assert not torch.equal(different.embedding, one.embedding)
 
 

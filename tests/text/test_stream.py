@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.text.vocabularies import BYTES, KINDS, byte_level
 from transformers import PreTrainedTokenizerFast
@@ -138,8 +138,11 @@ def test_prompt_and_answer_concatenate_to_the_text_of_both(kind: str, data: st.D
     ids = st.lists(st.integers(0, tokenizer.vocab_size + 1), max_size=10)
     prompt, answer = data.draw(ids), data.draw(ids)
     skipped = tokenizer.special_ids if skip else frozenset()
-    shown = [token for token in prompt if token not in skipped and tokenizer.piece(token) is not None]
-    assume(not shown or not is_part(tokenizer, shown[-1]))  # no character may reach from one into the other
+    # No character may reach from one into the other: what could be the beginning of one goes from the prompt's end.
+    while (shown := [token for token in prompt if token not in skipped and tokenizer.piece(token) is not None]) and (
+        is_part(tokenizer, shown[-1])
+    ):
+        prompt.pop()
     cuts = data.draw(st.lists(st.integers(0, len(answer)), max_size=4))
     text = tokenizer.decode(prompt, skip) + streamed(tokenizer, answer, cuts, skip, after=prompt)
     assert text == tokenizer.decode([*prompt, *answer], skip)
