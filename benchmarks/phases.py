@@ -83,10 +83,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     dtype: DTypeName = args.dtype
     prompts = evaluation_prompts(args.limit)
-    drafting = surefoot.load(args.target, args.draft_model, dtype=dtype)
-    assert isinstance(drafting.drafter, DraftModel)
-    timed = TimedScore(drafting.drafter.model)
-    drafting.drafter = DraftModel(timed)  # type: ignore[arg-type]  # a proxy
+    pair = surefoot.load(args.target, args.draft_model, dtype=dtype)
+    assert isinstance(pair.drafter, DraftModel)
+    timed = TimedScore(pair.drafter.model)
+    drafting = Engine(pair.target, DraftModel(timed))  # type: ignore[arg-type]  # a proxy
     plain = surefoot.load(args.target, dtype=dtype)
     lookup = surefoot.load(args.target, "lookup", dtype=dtype)
     rows = []
