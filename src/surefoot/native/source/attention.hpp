@@ -63,14 +63,6 @@ struct Bench {
   int64_t most;
 };
 
-template <class C>
-INLINE Vec part(const C* row, int64_t size, int v) {
-  if ((v + 1) * LANES <= size) return load(row + v * LANES);
-  C last[LANES] = {};
-  std::memcpy(last, row + v * LANES, size_t(size - v * LANES) * sizeof(C));
-  return load(last);
-}
-
 // scores[h][t] = scale * <query h, key t> for t in [0, keys.count), rounded up to whole vectors.
 template <class C>
 INLINE void score(const float* queries, int heads, int vectors, const Seen<C>& keys, float scale, const Bench& bench) {
@@ -86,7 +78,7 @@ INLINE void score(const float* queries, int heads, int vectors, const Seen<C>& k
         if ((v + 1) * LANES <= keys.size) {
           UNROLL for (int i = 0; i < LANES; ++i) sums[i] = fma(q, load(rows[i] + v * LANES), sums[i]);
         } else {
-          UNROLL for (int i = 0; i < LANES; ++i) sums[i] = fma(q, part(rows[i], keys.size, v), sums[i]);
+          UNROLL for (int i = 0; i < LANES; ++i) sums[i] = fma(q, load_first(rows[i] + v * LANES, keys.size - v * LANES), sums[i]);
         }
       }
       store(bench.scores + h * bench.most + t, sums_of(sums) * spread(scale));
@@ -133,7 +125,7 @@ __attribute__((noinline)) void gather(
     if ((first + VECTORS) * LANES <= values.size) {
       UNROLL for (int v = 0; v < VECTORS; ++v) value[v] = load(row + (first + v) * LANES);
     } else {
-      UNROLL for (int v = 0; v < VECTORS; ++v) value[v] = part(row, values.size, first + v);
+      UNROLL for (int v = 0; v < VECTORS; ++v) value[v] = load_first(row + (first + v) * LANES, values.size - (first + v) * LANES);
     }
     UNROLL for (int h = 0; h < HEADS; ++h) {
       const Vec weight = spread(bench.scores[(head + h) * bench.most + t]);

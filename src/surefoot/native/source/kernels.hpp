@@ -124,24 +124,12 @@ void place_head(const Call& call, const Attention& block, Workshop<T>& shop, int
       T narrow[MOST_HEAD], ones_normed[MOST_HEAD];
       float one[MOST_HEAD];
       for (int64_t i = 0; i < size; ++i) one[i] = 1.0f;
-      for (int64_t i = 0; i < size; i += LANES) {
-        float lanes[LANES] = {};
-        const int64_t count = size - i < LANES ? size - i : LANES;
-        std::memcpy(lanes, x + i, size_t(count) * sizeof(float));
-        T whole[LANES];
-        store(whole, load(lanes));
-        std::memcpy(narrow + i, whole, size_t(count) * sizeof(T));
-      }
+      for (int64_t i = 0; i < size; i += LANES) store_first(narrow + i, load_first(x + i, size - i), size - i);
       normalise(narrow, size, one, block.eps, ones_normed);
       const float* weight = block.head_norm + head * size;
       for (int64_t i = 0; i < size; ++i) x[i] = widen(ones_normed[i]) * weight[i];
-      for (int64_t i = 0; i < size; i += LANES) {
-        float lanes[LANES] = {};
-        const int64_t count = size - i < LANES ? size - i : LANES;
-        std::memcpy(lanes, x + i, size_t(count) * sizeof(float));
-        store(lanes, rounded(load(lanes), (const T*)nullptr));
-        std::memcpy(x + i, lanes, size_t(count) * sizeof(float));
-      }
+      for (int64_t i = 0; i < size; i += LANES)
+        store_first(x + i, rounded(load_first(x + i, size - i), (const T*)nullptr), size - i);
     }
     rotate(x, sequence, row.position);
     if (key < 0) return;
@@ -149,14 +137,7 @@ void place_head(const Call& call, const Attention& block, Workshop<T>& shop, int
   const int64_t which = key < block.kv_heads ? 0 : 1, kv_head = which ? key - block.kv_heads : key;
   C* rows = (C*)sequence.rows + ((2 * block.layer + which) * block.kv_heads + kv_head) * sequence.capacity * size;
   C* place = rows + row.place * size;
-  for (int64_t i = 0; i < size; i += LANES) {
-    float lanes[LANES] = {};
-    const int64_t count = size - i < LANES ? size - i : LANES;
-    std::memcpy(lanes, x + i, size_t(count) * sizeof(float));
-    C narrow[LANES];
-    store(narrow, load(lanes));
-    std::memcpy(place + i, narrow, size_t(count) * sizeof(C));
-  }
+  for (int64_t i = 0; i < size; i += LANES) store_first(place + i, load_first(x + i, size - i), size - i);
 }
 
 template <class T, class C>
@@ -181,12 +162,7 @@ void attend_row(const Call& call, const Attention& block, Workshop<T>& shop, int
       float(block.scale), bench, out + shop.group_room, out);
   T* mixed = shop.inner + row_index * padded<T>(block.out.inputs) + kv_head * group * size;
   for (int64_t h = 0; h < group; ++h)
-    for (int64_t i = 0; i < size; i += LANES) {
-      const int64_t count = size - i < LANES ? size - i : LANES;
-      T narrow[LANES];
-      store(narrow, load(out + h * room + i));
-      std::memcpy(mixed + h * size + i, narrow, size_t(count) * sizeof(T));
-    }
+    for (int64_t i = 0; i < size; i += LANES) store_first(mixed + h * size + i, load(out + h * room + i), size - i);
 }
 
 template <class T, class C>

@@ -174,14 +174,7 @@ struct Store {
   INLINE void take(int64_t row, int64_t block, Vec (&sums)[BLOCKS]) {
     UNROLL for (int b = 0; b < BLOCKS; ++b) {
       const int64_t column = (block + b) * LANES;
-      const Vec value = rounded(sums[b], (const R*)nullptr);
-      if (column + LANES <= outputs) {
-        store(y + row * stride + column, value);
-      } else {
-        float last[LANES];
-        store(last, value);
-        std::memcpy(y + row * stride + column, last, size_t(outputs - column) * sizeof(float));
-      }
+      store_first(y + row * stride + column, rounded(sums[b], (const R*)nullptr), outputs - column);
     }
   }
 };
@@ -199,14 +192,7 @@ struct AddTo {
       const int64_t column = (block + b) * LANES;
       const Vec value = rounded(sums[b], (const T*)nullptr);
       T* place = x + row * stride + column;
-      if (column + LANES <= outputs) {
-        store(place, load(place) + value);
-      } else {
-        T last[LANES] = {};
-        std::memcpy(last, place, size_t(outputs - column) * sizeof(T));
-        store(last, load(last) + value);
-        std::memcpy(place, last, size_t(outputs - column) * sizeof(T));
-      }
+      store_first(place, load_first(place, outputs - column) + value, outputs - column);
     }
   }
 };
@@ -226,15 +212,8 @@ struct Activate {
       const T* as = nullptr;
       const Vec gate = rounded(sums[b], as), up = rounded(sums[b + 1], as);
       const Vec active = rounded(gate / (spread(1.0f) + exponential(zero() - gate)), as);
-      const Vec value = active * up;
-      if (column + LANES <= outputs) {
-        store(y + row * stride + column, value);
-      } else {
-        T last[LANES];
-        store(last, value);
-        std::memcpy(y + row * stride + column, last, size_t(outputs - column) * sizeof(T));
-        if (stride > outputs) y[row * stride + outputs] = T(0);  // the other of the last pair
-      }
+      store_first(y + row * stride + column, active * up, outputs - column);
+      if (column + LANES > outputs && stride > outputs) y[row * stride + outputs] = T(0);  // the other of the last pair
     }
   }
 };
@@ -256,15 +235,9 @@ INLINE void normalise(const T* x, int64_t width, const float* weight, double eps
   for (int step = LANES / 2; step > 0; step /= 2)
     for (int i = 0; i < step; ++i) parts[i] += parts[i + step];
   const float factor = float(1.0 / std::sqrt(parts[0] / double(width) + eps));
-  int64_t i = 0;
-  for (; i + LANES <= width; i += LANES) store(out + i, load(x + i) * spread(factor) * load(weight + i));
-  if (i < width) {
-    T tail[LANES] = {};
-    float weights[LANES] = {};
-    std::memcpy(tail, x + i, size_t(width - i) * sizeof(T));
-    std::memcpy(weights, weight + i, size_t(width - i) * sizeof(float));
-    store(tail, load(tail) * spread(factor) * load(weights));
-    std::memcpy(out + i, tail, size_t(width - i) * sizeof(T));
+  for (int64_t i = 0; i < width; i += LANES) {
+    const int64_t left = width - i;
+    store_first(out + i, load_first(x + i, left) * spread(factor) * load_first(weight + i, left), left);
   }
 }
 

@@ -191,6 +191,23 @@ INLINE void load_pairs(const bf16* p, Vec& even, Vec& odd) {
 
 #endif
 
+// The first `count` lanes from or to memory, which holds no more; all of them where there are as many. Others are zeros.
+template <class T>
+INLINE Vec load_first(const T* p, int64_t count) {
+  if (count >= LANES) return load(p);
+  T some[LANES] = {};
+  std::memcpy(some, p, size_t(count) * sizeof(T));
+  return load(some);
+}
+
+template <class T>
+INLINE void store_first(T* p, Vec a, int64_t count) {
+  if (count >= LANES) return store(p, a);
+  T some[LANES];
+  store(some, a);
+  std::memcpy(p, some, size_t(count) * sizeof(T));
+}
+
 // The sum of all lanes by one fixed tree: lanes 8 apart, then 4, 2 and 1.
 INLINE float sum(Vec a) {
   float x[LANES];
