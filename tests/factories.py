@@ -121,12 +121,13 @@ def make_model(
     ``trainable`` has torch compute what the native kernels would.
     """
     config = FAMILIES[family].parse(raw_config(family, **overrides))
-    model = DecoderModel(config).to(dtype)
+    model = DecoderModel(config)
+    model.cast(dtype)
     tensors = dict(random_tensors(config, seed))
     with torch.no_grad():
         for spec in FAMILIES[family].tensors(config):
             parameter = model.get_parameter(spec.parameter)
-            parameter[spec.start : spec.start + spec.shape[0]] = tensors[spec.name].to(dtype)
+            parameter[spec.start : spec.start + spec.shape[0]] = tensors[spec.name]
     model.prepare(exact=exact, prefill_chunk=prefill_chunk, trainable=trainable)
     return model
 

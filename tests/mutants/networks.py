@@ -327,7 +327,7 @@ ARITHMETIC = (
         name="query-norm-without-weight",
         bug="a dummy norm: shapes are right, answers are not (vllm 14464)",
         file="models/forward.py",
-        before="qk_NGD = rms_norm(qk_NGD, None, eps) * weights.qk_norm",
+        before="qk_NGD = rms_norm(qk_NGD, None, eps) * mixer.qk_norm",
         after="qk_NGD = rms_norm(qk_NGD, None, eps)",
         killer=PARITY + "[qwen3, tied]",
     ),

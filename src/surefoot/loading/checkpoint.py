@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from surefoot.errors import CheckpointError
 from surefoot.loading.header import StoredTensor
+from surefoot.models.decoder import DecoderModel
 from surefoot.models.family import TensorSpec
 
 FLOATS: Mapping[str, torch.dtype] = {
@@ -34,13 +35,13 @@ def check_tensors(specs: Sequence[TensorSpec], ignored: Sequence[str], stored: M
 
 
 def fill(
-    model: nn.Module,
+    model: DecoderModel,
     specs: Sequence[TensorSpec],
     stored: Mapping[str, StoredTensor],
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Moves ``model`` from ``meta`` to ``device`` and copies checked tensors in, converted to ``dtype``.
+    """Moves ``model`` from ``meta`` to ``device`` and copies checked tensors in, converted as its ``cast`` says.
 
     Each row of each parameter is filled once, by the family's table of tensors.
 
@@ -48,7 +49,8 @@ def fill(
         CheckpointError: naming every tensor that holds NaN or infinity, or does so once converted.
     """
     _check_cover(model, specs)
-    model.to(dtype=dtype).to_empty(device=device)
+    model.cast(dtype)
+    model.to_empty(device=device)
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         problems = _each(specs, stored, lambda spec, tensor: _copy(parameters[spec.parameter], spec, tensor))
@@ -77,7 +79,7 @@ def check_tied_head(stored: Mapping[str, StoredTensor], head: str, embedding: st
         )
 
 
-def _check_cover(model: nn.Module, specs: Iterable[TensorSpec]) -> None:
+def _check_cover(model: DecoderModel, specs: Iterable[TensorSpec]) -> None:
     """The family's table must fill every row of every parameter once: our invariant, whatever the checkpoint."""
     end_of = dict.fromkeys(dict(model.named_parameters()), 0)
     shape_of = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

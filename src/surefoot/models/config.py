@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from surefoot.errors import CheckpointError
+from surefoot.ops.delta_rule import DeltaShape
+from surefoot.ops.moe import ExpertShape
 from surefoot.ops.rope import Rope
 
 MAX_LAYERS = 1024
@@ -14,12 +16,13 @@ MAX_CONTEXT = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
-    """A dense decoder-only transformer with rotary positions, RMS norms and a SwiGLU feed-forward.
+    """A decoder-only model with RMS norms: each layer a mixer (attention with rotary positions, or a Gated DeltaNet)
+    and a SwiGLU feed-forward (dense, or a mixture of experts).
 
     Attributes:
         model_type: the family it was read by.
         vocab_size: rows of the embedding and width of the logits.
-        intermediate_size: width of the feed-forward's gate.
+        intermediate_size: width of the gate of a dense feed-forward; 0 where every layer is sparse.
         num_heads, num_kv_heads, head_dim: query heads, key-value heads, and the size of each.
         context_length: most tokens a sequence may have, an extension of the trained context by RoPE included.
         rms_norm_eps: added to the mean square in every norm.
@@ -28,6 +31,10 @@ class DecoderConfig:
         qkv_bias, out_bias, mlp_bias: which linears have biases (query, key and value; attention output; feed-forward).
         qk_norm: whether each head's query and key are normalised before they are rotated.
         windows: for each layer, how many positions a token sees, its own included; None sees all before it.
+        gated_attention: whether attention's output is multiplied by the sigmoid of a gate of the layer's input.
+        centred_norms: whether the norms' weights act as ``1 + w``; that of a delta layer's output never does.
+        delta, delta_layers: the Gated DeltaNet's sizes, and which layers have one in place of attention.
+        experts, sparse_layers: the experts' sizes, and which layers' feed-forwards are sparse.
     """
 
     model_type: str
@@ -47,6 +54,12 @@ class DecoderConfig:
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    gated_attention: bool = False
+    centred_norms: bool = False
+    delta: DeltaShape | None = None
+    delta_layers: frozenset[int] = frozenset()
+    experts: ExpertShape | None = None
+    sparse_layers: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         _require(self.num_layers <= MAX_LAYERS, f"num_hidden_layers is {self.num_layers}", f"at most {MAX_LAYERS}")
@@ -65,6 +78,13 @@ class DecoderConfig:
             f"layer_types has {len(self.windows)} entries",
             f"one for each of the {self.num_layers} layers",
         )
+        assert self.delta is not None or not self.delta_layers, self.delta_layers
+        assert self.experts is not None or not self.sparse_layers, self.sparse_layers
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """The layers with attention, in ascending order: the n-th of them has the n-th place in a cache of keys."""
+        return tuple(layer for layer in range(self.num_layers) if layer not in self.delta_layers)
 
     @property
     def query_size(self) -> int:

@@ -15,8 +15,8 @@ from surefoot.errors import CapacityError, LoadError, TargetError
 from surefoot.models.calls import check_capture, check_rounds, check_tokens, own_cache
 from surefoot.models.config import DecoderConfig
 from surefoot.models.forward import Forward, Span
-from surefoot.models.native_forward import MOST_HEAD_DIM, NATIVE_DTYPES, NativeForward
-from surefoot.models.weights import DecoderLayer, LayerWeights
+from surefoot.models.native_forward import NATIVE_DTYPES, NativeForward, computes
+from surefoot.models.weights import DecoderLayer, LayerWeights, norm_weight, wide_parameters
 from surefoot.native import available
 from surefoot.native.library import Library
 from surefoot.ops.rows import ExactRows, FastRows, RowArithmetic
@@ -30,7 +30,7 @@ attention over half-width keys is several times slower there."""
 
 
 class DecoderModel(nn.Module):
-    """A dense decoder, as a target or as a draft model.
+    """A decoder, as a target or as a draft model.
 
     Built from a config alone, on any device (``meta`` too), it holds parameters only. Whoever fills them calls
     :meth:`prepare` once afterwards; until then it computes nothing. Outputs are inference tensors: read them, or
@@ -46,11 +46,18 @@ class DecoderModel(nn.Module):
         self._released = False
         self._prefill_chunk = 0
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(DecoderLayer(config, index) for index in range(config.num_layers))
         self.norm = nn.Parameter(torch.empty(config.hidden_size), requires_grad=False)
         self.head: nn.Parameter | None = None
         if not config.tied_head:
             self.head = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """Gives every parameter ``dtype``, and at least fp32 to those that are never narrower."""
+        wide = wide_parameters(self._config)
+        for name, parameter in self.named_parameters():
+            kept = torch.promote_types(dtype, torch.float32) if name.rpartition(".")[2] in wide else dtype
+            parameter.data = parameter.data.to(kept)
 
     def prepare(self, *, exact: Exactness, prefill_chunk: int, trainable: bool = False, release: bool = False) -> None:
         """Makes the model ready: lays out its weights and tests whether rows are exact.
@@ -80,7 +87,7 @@ class DecoderModel(nn.Module):
         self._prefill_chunk = prefill_chunk
 
     def _fits_kernels(self) -> bool:
-        return self.device.type == "cpu" and self.dtype in NATIVE_DTYPES and self._config.head_dim <= MOST_HEAD_DIM
+        return self.device.type == "cpu" and self.dtype in NATIVE_DTYPES and computes(self._config)
 
     def _views(self, *, release: bool = False) -> Iterator[LayerWeights]:
         """Each layer's weights; with ``release`` its parameters are emptied when the next is asked for."""
@@ -96,7 +103,7 @@ class DecoderModel(nn.Module):
         return Forward(
             config=self._config,
             layers=tuple(self._views()),
-            norm=self.norm.detach(),
+            norm=norm_weight(self.norm, self._config),
             embedding=self.embedding.detach(),
             head=head.detach(),
             rows=rows,
@@ -112,7 +119,7 @@ class DecoderModel(nn.Module):
         forward = NativeForward(
             config=self._config,
             layers=self._views(release=release),
-            norm=self.norm.detach(),
+            norm=norm_weight(self.norm, self._config),
             embedding=self.embedding.detach(),
             head=None if self.head is None else self.head.detach(),
             library=kernels,
@@ -194,7 +201,7 @@ class DecoderModel(nn.Module):
         return KVCache(
             owner=self,
             capacity=length + spare,
-            num_layers=self._config.num_layers,
+            num_layers=len(self._config.attention_layers),
             num_kv_heads=self._config.num_kv_heads,
             head_dim=self._config.head_dim,
             rope=forward.rope_tables.table(length),

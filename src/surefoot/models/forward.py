@@ -16,7 +16,7 @@ from torch.nn import functional
 from surefoot.cache.base import OpenNodes
 from surefoot.cache.kv import KVCache, LayerRows
 from surefoot.models.config import DecoderConfig
-from surefoot.models.weights import LayerWeights
+from surefoot.models.weights import AttentionWeights, DenseWeights, LayerWeights
 from surefoot.ops.attention import Round, Sight
 from surefoot.ops.exactness import RowShapes, differing_rows
 from surefoot.ops.norm import rms_norm
@@ -76,13 +76,16 @@ class Forward:
 
     def differing_rows(self, *, stop_early: bool) -> list[str]:
         """The classes of shapes in which some row's bits depend on the rows beside it, as far as a test can tell."""
-        config, first = self._config, self.layers[0]
+        config = self._config
+        mixer, feed_forward = self.layers[0].mixer, self.layers[0].feed_forward
+        assert isinstance(mixer, AttentionWeights), mixer
+        assert isinstance(feed_forward, DenseWeights), feed_forward
         shapes = RowShapes(
             linears={
-                "query, key and value": (first.qkv, first.qkv_bias),
-                "attention output": (first.out, first.out_bias),
-                "gate and up": (first.gate_up, first.gate_up_bias),
-                "down": (first.down, first.down_bias),
+                "query, key and value": (mixer.qkv, mixer.qkv_bias),
+                "attention output": (mixer.out, mixer.out_bias),
+                "gate and up": (feed_forward.gate_up, feed_forward.gate_up_bias),
+                "down": (feed_forward.down, feed_forward.down_bias),
                 "output head": (self._head, None),
             },
             hidden_size=config.hidden_size,
@@ -108,11 +111,14 @@ class Forward:
         counts = [span.num_new for span in spans]
         captured: dict[int, Tensor] = {}
         for layer, weights in enumerate(self.layers):
-            h = rms_norm(x, weights.attention_norm, eps)
-            qkv = rows.linear(h, weights.qkv, weights.qkv_bias).view(x.shape[0], -1, self._head_dim)
+            mixer, feed_forward = weights.mixer, weights.feed_forward
+            assert isinstance(mixer, AttentionWeights), mixer
+            assert isinstance(feed_forward, DenseWeights), feed_forward
+            h = rms_norm(x, mixer.norm, eps)
+            qkv = rows.linear(h, mixer.qkv, mixer.qkv_bias).view(x.shape[0], -1, self._head_dim)
             qk_NGD, v_NKD = qkv.split_with_sizes(self._heads, 1)
-            if weights.qk_norm is not None:
-                qk_NGD = rms_norm(qk_NGD, None, eps) * weights.qk_norm
+            if mixer.qk_norm is not None:
+                qk_NGD = rms_norm(qk_NGD, None, eps) * mixer.qk_norm
             qk_NGD = rotate(qk_NGD, first_N1R, second_N1R)
             q_NGD, k_NKD = qk_NGD.split_with_sizes(self._rotated_heads, 1)
             if len(places) == 1:
@@ -121,10 +127,10 @@ class Forward:
                 parts = (rows_NGD.split_with_sizes(counts) for rows_NGD in (q_NGD, k_NKD, v_NKD))
                 shares = zip(places, *parts, strict=True)
                 mixed = torch.cat([self._attend(layer, *share) for share in shares])
-            x = x + rows.linear(mixed.to(x.dtype), weights.out, weights.out_bias)
-            h = rms_norm(x, weights.mlp_norm, eps)
-            h = rows.swiglu(rows.linear(h, weights.gate_up, weights.gate_up_bias))
-            x = x + rows.linear(h, weights.down, weights.down_bias)
+            x = x + rows.linear(mixed.to(x.dtype), mixer.out, mixer.out_bias)
+            h = rms_norm(x, feed_forward.norm, eps)
+            h = rows.swiglu(rows.linear(h, feed_forward.gate_up, feed_forward.gate_up_bias))
+            x = x + rows.linear(h, feed_forward.down, feed_forward.down_bias)
             if layer in capture:
                 captured[layer] = x
         return x, tuple(captured[layer] for layer in capture)

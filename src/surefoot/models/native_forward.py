@@ -22,7 +22,7 @@ from surefoot.cache.kv import KVCache
 from surefoot.errors import TargetError
 from surefoot.models.config import DecoderConfig
 from surefoot.models.forward import Span
-from surefoot.models.weights import LayerWeights
+from surefoot.models.weights import AttentionWeights, DenseWeights, LayerWeights
 from surefoot.native import Packed, normalise, pack, pack_in_place, pack_pairs, product, unpack_rows
 from surefoot.native.library import Library
 from surefoot.native.records import KIND_ATTENTION, KIND_COPY, KIND_MLP, Attention, Mlp, type_code
@@ -45,6 +45,12 @@ CONTEXT = 37
 
 _FEW = 16
 """Rows laid out one by one; more are laid out together."""
+
+
+def computes(config: DecoderConfig) -> bool:
+    """Whether the kernels compute every kind of layer of this shape; torch does what they do not."""
+    plain = not (config.delta_layers or config.sparse_layers or config.gated_attention or config.centred_norms)
+    return plain and config.head_dim <= MOST_HEAD_DIM
 
 
 class NativeForward:
@@ -76,7 +82,7 @@ class NativeForward:
         self.cache_dtype = torch.float32
         self.rope_tables = RopeTables(config.rope, dtype=torch.float32, device=norm.device)
         self._library, self._config = library, config
-        self._dtype, self._type = norm.dtype, type_code(norm.dtype)
+        self._dtype, self._type = embedding.dtype, type_code(embedding.dtype)
         self._norm = norm.float().contiguous()
         self._kept: list[object] = []
         self._blocks = [self._layer(index, weights) for index, weights in enumerate(layers)]
@@ -207,10 +213,12 @@ class NativeForward:
 
     def _layer(self, index: int, weights: LayerWeights) -> tuple[int, int]:
         """Addresses of a layer's two blocks."""
-        config = self._config
-        qkv, out = pack(weights.qkv, weights.qkv_bias), pack(weights.out, weights.out_bias)
-        norms = [weights.attention_norm.float().contiguous(), weights.mlp_norm.float().contiguous()]
-        head_norm = None if weights.qk_norm is None else weights.qk_norm.float().contiguous()
+        config, mixer, feed_forward = self._config, weights.mixer, weights.feed_forward
+        assert isinstance(mixer, AttentionWeights), mixer
+        assert isinstance(feed_forward, DenseWeights), feed_forward
+        qkv, out = pack(mixer.qkv, mixer.qkv_bias), pack(mixer.out, mixer.out_bias)
+        norms = [mixer.norm.float().contiguous(), feed_forward.norm.float().contiguous()]
+        head_norm = None if mixer.qk_norm is None else mixer.qk_norm.float().contiguous()
         attention = Attention(
             qkv=qkv.record,
             out=out.record,
@@ -226,7 +234,7 @@ class NativeForward:
             scale=config.head_dim**-0.5,
         )
         inner = config.intermediate_size
-        gate_up, down = _pack_gate_up(weights, inner), pack(weights.down, weights.down_bias)
+        gate_up, down = _pack_gate_up(feed_forward, inner), pack(feed_forward.down, feed_forward.down_bias)
         mlp = Mlp(
             gate_up=gate_up.record, down=down.record, norm=norms[1].data_ptr(), inner=inner, eps=config.rms_norm_eps
         )
@@ -246,7 +254,7 @@ class NativeForward:
         return known
 
 
-def _pack_gate_up(weights: LayerWeights, inner: int) -> Packed:
+def _pack_gate_up(weights: DenseWeights, inner: int) -> Packed:
     biases = (None, None) if weights.gate_up_bias is None else weights.gate_up_bias.split(inner)
     gate, up = weights.gate_up.split(inner)
     return pack_pairs(gate, up, biases)

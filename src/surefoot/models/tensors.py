@@ -55,30 +55,30 @@ def _layer_tensors(config: DecoderConfig, layer: int) -> list[TensorSpec]:
         return found
 
     query, kv = config.query_size, config.kv_size
-    specs = [vector("input_layernorm", hidden, "attention_norm")]
-    specs += linear("self_attn.q_proj", query, hidden, "qkv", config.qkv_bias)
-    specs += linear("self_attn.k_proj", kv, hidden, "qkv", config.qkv_bias, query)
-    specs += linear("self_attn.v_proj", kv, hidden, "qkv", config.qkv_bias, query + kv)
+    specs = [vector("input_layernorm", hidden, "mixer.norm")]
+    specs += linear("self_attn.q_proj", query, hidden, "mixer.qkv", config.qkv_bias)
+    specs += linear("self_attn.k_proj", kv, hidden, "mixer.qkv", config.qkv_bias, query)
+    specs += linear("self_attn.v_proj", kv, hidden, "mixer.qkv", config.qkv_bias, query + kv)
     if config.qk_norm:
-        specs.append(vector("self_attn.q_norm", config.head_dim, "q_norm"))
-        specs.append(vector("self_attn.k_norm", config.head_dim, "k_norm"))
-    specs += linear("self_attn.o_proj", hidden, query, "out", config.out_bias)
-    specs.append(vector("post_attention_layernorm", hidden, "mlp_norm"))
-    specs += linear("mlp.gate_proj", inner, hidden, "gate_up", config.mlp_bias)
-    specs += linear("mlp.up_proj", inner, hidden, "gate_up", config.mlp_bias, inner)
-    specs += linear("mlp.down_proj", hidden, inner, "down", config.mlp_bias)
+        specs.append(vector("self_attn.q_norm", config.head_dim, "mixer.q_norm"))
+        specs.append(vector("self_attn.k_norm", config.head_dim, "mixer.k_norm"))
+    specs += linear("self_attn.o_proj", hidden, query, "mixer.out", config.out_bias)
+    specs.append(vector("post_attention_layernorm", hidden, "feed_forward.norm"))
+    specs += linear("mlp.gate_proj", inner, hidden, "feed_forward.gate_up", config.mlp_bias)
+    specs += linear("mlp.up_proj", inner, hidden, "feed_forward.gate_up", config.mlp_bias, inner)
+    specs += linear("mlp.down_proj", hidden, inner, "feed_forward.down", config.mlp_bias)
     return specs
 
 
 def _fused_layer_tensors(config: DecoderConfig, layer: int) -> list[TensorSpec]:
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = {
-        "input_layernorm": ("attention_norm", (hidden,)),
-        "self_attn.qkv_proj": ("qkv", (config.query_size + 2 * config.kv_size, hidden)),
-        "self_attn.o_proj": ("out", (hidden, config.query_size)),
-        "post_attention_layernorm": ("mlp_norm", (hidden,)),
-        "mlp.gate_up_proj": ("gate_up", (2 * inner, hidden)),
-        "mlp.down_proj": ("down", (hidden, inner)),
+        "input_layernorm": ("mixer.norm", (hidden,)),
+        "self_attn.qkv_proj": ("mixer.qkv", (config.query_size + 2 * config.kv_size, hidden)),
+        "self_attn.o_proj": ("mixer.out", (hidden, config.query_size)),
+        "post_attention_layernorm": ("feed_forward.norm", (hidden,)),
+        "mlp.gate_up_proj": ("feed_forward.gate_up", (2 * inner, hidden)),
+        "mlp.down_proj": ("feed_forward.down", (hidden, inner)),
     }
     return [
         TensorSpec(name=f"model.layers.{layer}.{theirs}.weight", shape=shape, parameter=f"layers.{layer}.{ours}")
