@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SurefootError,
         TargetError,
         TokenizerError,
+        TrainingError,
         UnsupportedModelError,
     )
     from surefoot.options import SamplingParams, SpeculativeOptions
@@ -55,6 +56,7 @@ __all__ = [
     "SurefootError",
     "TargetError",
     "TokenizerError",
+    "TrainingError",
     "UnsupportedModelError",
     "__version__",
     "load",

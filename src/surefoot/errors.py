@@ -17,7 +17,8 @@
     │   ├── CapacityError        more tokens than the cache was made for
     │   └── BrokenCacheError     the cache was interrupted inside a commit
     ├── TargetError              the target failed, or was called with wrong counts, ranges or shapes
-    └── DrafterError             a drafter failed; a request drops it and goes on plainly, between turns it is told
+    ├── DrafterError             a drafter failed; a request drops it and goes on plainly, between turns it is told
+    └── TrainingError            a training run that cannot begin, go on, or be saved
 """
 
 from __future__ import annotations
@@ -85,3 +86,7 @@ class TargetError(SurefootError):
 
 class DrafterError(SurefootError):
     """A drafter failed; a request drops it and goes on plainly, between the turns of a conversation it is told."""
+
+
+class TrainingError(SurefootError):
+    """A training run that cannot begin, go on, or be saved."""
