@@ -36,6 +36,9 @@ class TableCache:
     def rollback(self) -> None:
         self.open_tokens, self.open_parents = [], []
 
+    def restorable(self, length: int) -> int:
+        return min(length, len(self.tokens))
+
     def truncate(self, length: int) -> None:
         assert not self.open_tokens
         assert 0 <= length <= len(self.tokens)

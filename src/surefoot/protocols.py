@@ -35,8 +35,12 @@ class Cache(Protocol):
         """Forgets all that is tentative; a no-op when no round is open."""
         ...
 
+    def restorable(self, length: int) -> int:
+        """The longest committed length, at most ``length``, that :meth:`truncate` can go back to; 0 always is one."""
+        ...
+
     def truncate(self, length: int) -> None:
-        """Goes back to an earlier committed length, between rounds."""
+        """Goes back to an earlier committed length that is restorable, between rounds."""
         ...
 
     def fork(self, capacity: int) -> Cache:

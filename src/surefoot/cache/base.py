@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from surefoot.errors import BrokenCacheError, CacheError, CapacityError, TargetError
+from surefoot.tree import chain_parents, is_chain
 
 
 class OpenNodes(NamedTuple):
@@ -18,6 +20,12 @@ class OpenNodes(NamedTuple):
 
 
 NONE_OPEN = OpenNodes()
+
+
+@lru_cache(maxsize=256)
+def chain_nodes(count: int) -> OpenNodes:
+    """The open nodes of a round that is one chain."""
+    return OpenNodes(chain_parents(count), tuple(range(count)), True)
 
 
 class Transaction:
@@ -67,6 +75,8 @@ class Transaction:
             raise TargetError("an empty tree was given; expected a root at least")
         self.require_room(len(parents))
         before = self.open
+        if not before.parents and is_chain(parents):
+            return chain_nodes(len(parents))
         all_parents, depths, is_chain = [*before.parents], [*before.depths], before.is_chain
         for parent in parents:
             node = len(all_parents)
@@ -103,7 +113,7 @@ class Transaction:
         return nodes
 
     def begin_commit(self) -> None:
-        """Marks the start of moving rows: until :meth:`end_commit` the cache counts as broken."""
+        """Marks the start of moving what is remembered: until it has ended the cache counts as broken."""
         self._broken = True
 
     def end_commit(self, count: int) -> None:
@@ -115,12 +125,21 @@ class Transaction:
         """Forgets the open nodes. Quiet on a broken cache, so that it may stand in a ``finally``."""
         self.open = NONE_OPEN
 
-    def truncate(self, length: int) -> None:
-        """Goes back to ``length`` committed tokens."""
+    def require_shorter(self, length: int) -> None:
+        """Raises where a round is open, or ``length`` is not that of a prefix of the committed tokens."""
         self.require_closed("truncate")
         if not isinstance(length, int) or isinstance(length, bool) or not 0 <= length <= self.length:
             raise CacheError(f"truncate to {length!r} of {self.length} tokens; expected 0 to {self.length}")
+
+    def truncate(self, length: int) -> None:
+        """Goes back to ``length`` committed tokens."""
+        self.require_shorter(length)
         self.length = length
+
+    def end_truncate(self, length: int) -> None:
+        """Ends what :meth:`begin_commit` began by going back to ``length``; the length is written last."""
+        self.length = length
+        self._broken = False
 
     def fork(self, capacity: int) -> Transaction:
         """A transaction of its own with the same committed tokens, for at most ``capacity``."""

@@ -41,8 +41,11 @@ class KVCache:
         self.owner = owner
         self.transaction = Transaction(capacity)
         self.rope = rope
-        rope.reserve(capacity)
+        # Held: another cache may make the table longer, which lets go of these.
+        first, second = self._factors = rope.reserve(capacity)
         self._rows_LKCD = like.new_empty(2 * num_layers, num_kv_heads, capacity, head_dim)
+        self.record = (self._rows_LKCD.data_ptr(), capacity, first.data_ptr(), second.data_ptr(), first.shape[-1])
+        """The words of the kernels' ``Sequence``: where rows and rotations lie."""
 
     @property
     def length(self) -> int:
@@ -67,11 +70,6 @@ class KVCache:
         self.transaction.begin_commit()
         self.transaction.end_commit(length)
 
-    @property
-    def address(self) -> int:
-        """Where the rows lie, ``[2 * L, K, C, D]`` in one piece: for kernels on the host."""
-        return self._rows_LKCD.data_ptr()
-
     def rows_to_write(self, start: int, count: int) -> LayerRows:
         """Where each layer puts the keys and values of rows ``start .. start + count - 1``: views ``[N, K, D]``."""
         return self._rows_LKCD.narrow(2, start, count).transpose(1, 2).unbind(0)
@@ -87,17 +85,21 @@ class KVCache:
         while rows move, the cache is broken and says so at the next use.
         """
         nodes = self.transaction.checked_path(path)
-        settled = 0
-        while settled < len(nodes) and nodes[settled] == settled:
-            settled += 1
         self.transaction.begin_commit()
-        if settled < len(nodes):
-            self._move(nodes[settled:], self.length + settled)
+        self._settle(nodes)
         self.transaction.end_commit(len(nodes))
+
+    def commit_chunk(self, count: int) -> None:
+        """Keeps the ``count`` rows that a prefill chunk wrote, without a round."""
+        self.transaction.end_commit(count)
 
     def rollback(self) -> None:
         """Forgets all that is tentative; a no-op when no round is open."""
         self.transaction.rollback()
+
+    def restorable(self, length: int) -> int:
+        """The longest committed length, at most ``length``, that :meth:`truncate` can go back to."""
+        return min(length, self.length)
 
     def truncate(self, length: int) -> None:
         """Goes back to an earlier committed length, between rounds."""
@@ -111,8 +113,15 @@ class KVCache:
             CapacityError: ``capacity`` is less than :attr:`length`.
         """
         transaction = self.transaction.fork(capacity)
+        other = self._beside(capacity)
+        other._rows_LKCD.narrow(2, 0, self.length).copy_(self._rows_LKCD.narrow(2, 0, self.length))
+        other.transaction = transaction
+        return other
+
+    def _beside(self, capacity: int) -> KVCache:
+        """A cache like this one without its rows; :meth:`fork` fills it."""
         doubled_layers, num_kv_heads, _, head_dim = self._rows_LKCD.shape
-        other = KVCache(
+        return KVCache(
             owner=self.owner,
             capacity=capacity,
             num_layers=doubled_layers // 2,
@@ -121,9 +130,14 @@ class KVCache:
             rope=self.rope,
             like=self._rows_LKCD,
         )
-        other._rows_LKCD.narrow(2, 0, self.length).copy_(self._rows_LKCD.narrow(2, 0, self.length))
-        other.transaction = transaction
-        return other
+
+    def _settle(self, nodes: Sequence[int]) -> None:
+        """Moves the rows of a path to where committed ones belong; those that lie there already stay."""
+        settled = 0
+        while settled < len(nodes) and nodes[settled] == settled:
+            settled += 1
+        if settled < len(nodes):
+            self._move(nodes[settled:], self.length + settled)
 
     def _move(self, nodes: Sequence[int], start: int) -> None:
         with torch.inference_mode():  # the cache may have been made in inference mode, and is then written only there
