@@ -23,13 +23,39 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+HYBRIDS = {
+    "qwen3_5": "Qwen3_5ForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
+    "qwen3_5_moe": "Qwen3_5MoeForCausalLM",
+}
+"""Families that mix Gated DeltaNets with attention."""
+SPARSE = {"qwen3_moe": "Qwen3MoeForCausalLM"}
+"""Families with experts and attention alone."""
 RawConfig = dict[str, object]
+
+DELTA_FIELDS: RawConfig = {
+    "num_hidden_layers": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_conv_kernel_dim": 4,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+}
+"""Two value heads to a key head, keys and values of different sizes, attention neither first nor last."""
+EXPERT_FIELDS: RawConfig = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 
 
 def raw_config(family: str = "qwen3", **overrides: object) -> RawConfig:
-    """A ``config.json`` of a tiny model of ``family``; ``overrides`` are fields of that file, and win."""
+    """A ``config.json`` of a tiny model of ``family``; ``overrides`` are fields of that file, and win.
+
+    Any of ``ARCHITECTURES`` (dense), ``HYBRIDS`` and ``SPARSE`` will do. For a hybrid model with one expert-free delta
+    layer of other sizes: ``raw_config("qwen3_5", linear_num_value_heads=2, linear_value_head_dim=16)``;
+    ``layer_types`` says which layers have a Gated DeltaNet and must fit ``num_hidden_layers``.
+    """
     raw: RawConfig = {
-        "architectures": [ARCHITECTURES[family]],
+        "architectures": [(ARCHITECTURES | HYBRIDS | SPARSE)[family]],
         "model_type": family,
         "vocab_size": 97,
         "hidden_size": 48,
@@ -50,8 +76,19 @@ def raw_config(family: str = "qwen3", **overrides: object) -> RawConfig:
         raw["sliding_window"] = None
     if family == "phi3":
         raw["pad_token_id"] = 0  # transformers takes 32000 where the config does not say, past this vocabulary
-    if family == "qwen3":
+    if family in ("qwen3", *HYBRIDS, *SPARSE):
         raw["head_dim"] = 16
+    if family in HYBRIDS:
+        del raw["rope_theta"]
+        raw |= DELTA_FIELDS
+    if family in ("qwen3_next", "qwen3_5_moe", *SPARSE):
+        raw |= EXPERT_FIELDS
+    if family in ("qwen3_next", "qwen3_5_moe"):
+        raw["shared_expert_intermediate_size"] = 56
+    if family == "qwen3_next":
+        raw["mlp_only_layers"] = [2]
+    if family == "qwen3_5_moe":
+        del raw["intermediate_size"]
     return raw | overrides
 
 
@@ -62,13 +99,16 @@ def random_tensors(config: DecoderConfig, seed: int) -> Iterator[tuple[str, Tens
     for spec in FAMILIES[config.model_type].tensors(config):
         drawn = torch.randn(spec.shape, generator=generator)
         if spec.name.endswith("norm.weight"):
-            yield spec.name, 1.0 + 0.2 * drawn
+            is_centred = config.centred_norms and not spec.name.endswith("linear_attn.norm.weight")
+            yield spec.name, (0.0 if is_centred else 1.0) + 0.2 * drawn
+        elif spec.name.endswith("A_log"):
+            yield spec.name, 0.5 * drawn - 1.0  # the state forgets about a quarter with each token
         elif len(spec.shape) == 1:
             yield spec.name, 0.2 * drawn
         else:
             # An embedding of spread 1 is one token's whole input; a linear keeps the spread of its input.
             is_embedding = spec.name == "model.embed_tokens.weight" and not config.tied_head
-            yield spec.name, drawn if is_embedding else drawn * spec.shape[1] ** -0.5
+            yield spec.name, drawn if is_embedding else drawn * spec.shape[-1] ** -0.5
 
 
 def make_checkpoint(
@@ -126,8 +166,7 @@ def make_model(
     tensors = dict(random_tensors(config, seed))
     with torch.no_grad():
         for spec in FAMILIES[family].tensors(config):
-            parameter = model.get_parameter(spec.parameter)
-            parameter[spec.start : spec.start + spec.shape[0]] = tensors[spec.name]
+            spec.fill(model.get_parameter(spec.parameter), tensors[spec.name])
     model.prepare(exact=exact, prefill_chunk=prefill_chunk, trainable=trainable)
     return model
 

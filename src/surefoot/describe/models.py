@@ -10,7 +10,7 @@ from surefoot.describe.contents import Contents
 from surefoot.describe.description import Description, Fact, count_in_words, facts_of
 from surefoot.doctor.memory import cache_numbers
 from surefoot.errors import CheckpointError, LoadError
-from surefoot.loading.checkpoint import structural_problems
+from surefoot.loading.checkpoint import shapes_of, structural_problems
 from surefoot.loading.files import read_optional_object
 from surefoot.loading.formats import family_of, refuse_foreign
 from surefoot.loading.generation import GENERATION, beyond_defaults, eos_ids, sampling_defaults
@@ -49,10 +49,11 @@ def _usable(contents: Contents) -> Description:
     if not raw:
         raise CheckpointError(f"{contents.path}: found no config.json; expected one. Complete the download")
     family = family_of(raw, str(contents.path / "config.json"))
+    raw = family.flatten(raw)
     config = family.parse(raw)
     stored = stored_tensors(contents.path)
-    specs = family.tensors(config)
-    problems = list(structural_problems(specs, family.ignored, stored))
+    specs = family.layout(config, shapes_of(stored))
+    problems = list(structural_problems(specs, family, stored))
     if problems:
         shown = "; ".join(problems[:_NUM_PROBLEMS]) + ("; ..." if len(problems) > _NUM_PROBLEMS else "")
         raise CheckpointError(f"its tensors do not fit its config ({shown}). Download the checkpoint again")
@@ -77,7 +78,7 @@ def _usable(contents: Contents) -> Description:
         ),
         usable=True,
         verdict=USABLE,
-        notes=notes + beyond_defaults(generation),
+        notes=notes + family.notes(shapes_of(stored)) + beyond_defaults(generation),
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from surefoot.doctor.check import Check
 from surefoot.errors import CheckpointError
-from surefoot.loading.checkpoint import check_tensors
+from surefoot.loading.checkpoint import check_tensors, shapes_of
 from surefoot.loading.files import read_json_object, read_optional_object, regular_file
 from surefoot.loading.formats import family_of, refuse_foreign
 from surefoot.loading.generation import GENERATION, eos_ids, sampling_defaults
@@ -19,7 +19,7 @@ from surefoot.loading.resolve import Place, resolve
 from surefoot.loading.shards import stored_tensors
 from surefoot.loading.tokenizer import load_tokenizer
 from surefoot.models.config import DecoderConfig
-from surefoot.models.family import Family
+from surefoot.models.family import Family, TensorSpec
 from surefoot.options import Environment
 from surefoot.text import Tokenizer
 
@@ -68,9 +68,11 @@ def examine_files(place: Place, side: str) -> tuple[Check, ModelFiles]:
         raise CheckpointError(f"{place.path}: found no config.json; expected one. Complete the download")
     raw = read_json_object(path)
     family = family_of(raw, str(path))
+    raw = family.flatten(raw)
     config = family.parse(raw)
     stored = stored_tensors(place.path)
-    check_tensors(family.tensors(config), family.ignored, stored)
+    specs = family.layout(config, shapes_of(stored))
+    check_tensors(specs, family, stored)
     generation = read_optional_object(place.path, GENERATION)
     eos_ids(raw, generation, config.vocab_size)
     sampling_defaults(generation)
@@ -80,14 +82,14 @@ def examine_files(place: Place, side: str) -> tuple[Check, ModelFiles]:
         name=place.name,
         raw=raw,
         config=config,
-        num_parameters=sum(math.prod(spec.shape) for spec in family.tensors(config)),
+        num_parameters=sum(math.prod(spec.shape) for spec in specs),
         dtype=dtype,
         tokenizer=tokenizer,
     )
     found = (
         f"{family.model_type}, {files.num_parameters / 1e6:.1f} M parameters, {_stored_as(stored)}, loads as {dtype}"
     )
-    unknown = _left_out(family, config, stored)
+    unknown = _left_out(family, specs, stored)
     details = (f"in {place.path}", *unknown, *notes)
     if notes:
         mend = "Save the tokenizer again with a current transformers to get a tokenizer.json"
@@ -105,8 +107,9 @@ def _stored_as(stored: Mapping[str, StoredTensor]) -> str:
     return f"{len(stored)} tensors of {dtypes} in {files} of {size_in_words(size)}"
 
 
-def _left_out(family: Family, config: DecoderConfig, stored: Mapping[str, StoredTensor]) -> tuple[str, ...]:
-    """A line on tensors that are there and carry no information; others would have been refused."""
-    known = {spec.name for spec in family.tensors(config)}
+def _left_out(family: Family, specs: Sequence[TensorSpec], stored: Mapping[str, StoredTensor]) -> tuple[str, ...]:
+    """Lines on tensors that are there and are not read; unknown ones would have been refused."""
+    known = {spec.name for spec in specs}
     extra = [name for name in stored if name not in known]
-    return (f"{len(extra)} tensors carry no information and are not read: {extra[0]} ...",) if extra else ()
+    notes = family.notes(shapes_of(stored))
+    return (f"{len(extra)} tensors are not read: {extra[0]} ...", *notes) if extra else ()

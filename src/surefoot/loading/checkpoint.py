@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from surefoot.errors import CheckpointError
 from surefoot.loading.header import StoredTensor
 from surefoot.models.decoder import DecoderModel
-from surefoot.models.family import TensorSpec
+from surefoot.models.family import Family, TensorSpec, as_rows
 
 FLOATS: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -23,12 +23,17 @@ FLOATS: Mapping[str, torch.dtype] = {
 """Dtypes weights may have."""
 
 
-def check_tensors(specs: Sequence[TensorSpec], ignored: Sequence[str], stored: Mapping[str, StoredTensor]) -> None:
+def shapes_of(stored: Mapping[str, StoredTensor]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a checkpoint's tensors, as a family asks for them."""
+    return {name: tensor.shape for name, tensor in stored.items()}
+
+
+def check_tensors(specs: Sequence[TensorSpec], family: Family, stored: Mapping[str, StoredTensor]) -> None:
     """Raises ``CheckpointError`` naming every missing, unexpected, misshapen, non-float and non-finite tensor.
 
     Where names, shapes and dtypes are right nothing is read; :func:`fill` looks at the numbers as it copies them.
     """
-    problems = [*structural_problems(specs, ignored, stored)]
+    problems = [*structural_problems(specs, family, stored)]
     if problems:
         usable = [spec for spec in specs if spec.name in stored and _fits(spec, stored[spec.name])]
         raise _misfit(stored, problems + _each(usable, stored, _non_finite))
@@ -81,18 +86,18 @@ def check_tied_head(stored: Mapping[str, StoredTensor], head: str, embedding: st
 
 def _check_cover(model: DecoderModel, specs: Iterable[TensorSpec]) -> None:
     """The family's table must fill every row of every parameter once: our invariant, whatever the checkpoint."""
-    end_of = dict.fromkeys(dict(model.named_parameters()), 0)
-    shape_of = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    rows_of = {name: as_rows(parameter) for name, parameter in model.named_parameters()}
+    end_of = dict.fromkeys(rows_of, 0)
     for spec in sorted(specs, key=lambda spec: (spec.parameter, spec.start)):
         assert spec.start == end_of[spec.parameter], spec
-        assert spec.shape[1:] == shape_of[spec.parameter][1:], spec
-        end_of[spec.parameter] += spec.shape[0]
+        assert spec.num_rows * rows_of[spec.parameter].shape[1] == math.prod(spec.shape), spec
+        end_of[spec.parameter] += spec.num_rows
     for name, end in end_of.items():
-        assert end == shape_of[name][0], (name, end, shape_of[name])
+        assert end == len(rows_of[name]), (name, end, rows_of[name].shape)
 
 
 def structural_problems(
-    specs: Sequence[TensorSpec], ignored: Sequence[str], stored: Mapping[str, StoredTensor]
+    specs: Sequence[TensorSpec], family: Family, stored: Mapping[str, StoredTensor]
 ) -> Iterator[str]:
     """What headers alone show: each missing, unexpected, misshapen and non-float tensor, a line each."""
     expected = {spec.name for spec in specs}
@@ -100,7 +105,7 @@ def structural_problems(
         if spec.name not in stored:
             yield f"missing: {spec.name} {list(spec.shape)}"
     for name, tensor in stored.items():
-        if name not in expected and not any(re.fullmatch(pattern, name) for pattern in ignored):
+        if name not in expected and not family.is_known(name):
             yield f"unexpected: {name} {list(tensor.shape)} {tensor.dtype} in {tensor.path.name}"
     for spec in specs:
         tensor_or_none = stored.get(spec.name)
@@ -156,8 +161,7 @@ def read(tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _copy(parameter: Tensor, spec: TensorSpec, tensor: Tensor) -> str | None:
-    rows = parameter[spec.start : spec.start + spec.shape[0]]
-    rows.copy_(tensor)
+    rows = spec.fill(parameter, tensor)
     if _is_finite(rows):
         return None
     return _non_finite(spec, tensor) or f"not finite: {spec.name}, once converted to {parameter.dtype}"

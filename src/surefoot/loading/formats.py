@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from surefoot.errors import CheckpointError, UnsupportedModelError
-from surefoot.models import FAMILIES
+from surefoot.models import FAMILIES, family_named
 from surefoot.models.family import Family
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -58,20 +58,23 @@ def refuse_foreign(directory: Path) -> None:
 def family_of(raw: Mapping[str, object], where: str) -> Family:
     """The family of a raw config; refuses by name what is not a causal text model of a known family."""
     model_type = raw.get("model_type")
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    family = family_named(model_type)
     code = raw.get("auto_map")
     if code is not None and (family is None or not family.names_own_code(code)):
         refuse_code(where)
     architectures = raw.get("architectures")
     names = [str(name) for name in architectures] if isinstance(architectures, list) else []
     for name in names:
+        if family is not None and name in family.whole_models:
+            continue  # its text part is read, its notes say so
         if "ConditionalGeneration" in name or "Vision" in name:
             raise UnsupportedModelError(
                 f"{where}: architectures names {name}, a model of several modalities; expected a causal text model. "
                 "Load its language model if that is published apart"
             )
+    around = raw if family is None else family.flatten(raw)
     for field in MODALITIES:
-        if raw.get(field) is not None:
+        if around.get(field) is not None:
             raise UnsupportedModelError(
                 f"{where}: {field} announces images, audio or video; expected a causal text model. "
                 "Load its language model if that is published apart"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from surefoot.errors import CheckpointError, OptionError
-from surefoot.loading.checkpoint import FLOATS, check_tensors, check_tied_head, fill
+from surefoot.loading.checkpoint import FLOATS, check_tensors, check_tied_head, fill, shapes_of
 from surefoot.loading.files import read_json_object, read_optional_object, regular_file
 from surefoot.loading.formats import family_of, refuse_foreign
 from surefoot.loading.generation import GENERATION, beyond_defaults, eos_ids, sampling_defaults
@@ -31,7 +31,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "float16": torch.float16,
 }
 
-HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 
 def load_target(name: str | os.PathLike[str], options: LoadOptions) -> LoadedTarget:
@@ -59,7 +59,9 @@ def _load(place: Place, options: LoadOptions) -> LoadedTarget:
         raise CheckpointError(f"{place.path}: found no config.json; expected one. Complete the download")
     raw = read_json_object(config_path)
     family = family_of(raw, str(config_path))
+    raw = family.flatten(raw)
     config = family.parse(raw)
+    stored = stored_tensors(place.path)
     generation = read_optional_object(place.path, GENERATION)
     tokenizer, notes = load_tokenizer(place.path)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
@@ -70,24 +72,28 @@ def _load(place: Place, options: LoadOptions) -> LoadedTarget:
         name=place.name,
         path=place.path,
         config=config,
-        model=_read_model(place, family, config, raw, options),
+        model=_read_model(family, config, raw, stored, options),
         tokenizer=tokenizer,
         eos_token_ids=eos_token_ids,
         sampling_defaults=defaults,
-        notes=notes + beyond_defaults(generation),
+        notes=notes + family.notes(shapes_of(stored)) + beyond_defaults(generation),
     )
 
 
 def _read_model(
-    place: Place, family: Family, config: DecoderConfig, raw: Mapping[str, object], options: LoadOptions
+    family: Family,
+    config: DecoderConfig,
+    raw: Mapping[str, object],
+    stored: Mapping[str, StoredTensor],
+    options: LoadOptions,
 ) -> DecoderModel:
-    stored = stored_tensors(place.path)
     device = find_device(options.device)
     dtype = DTYPES[options.dtype] if options.dtype != "auto" else checkpoint_dtype(raw, stored)
-    specs = family.tensors(config)
-    check_tensors(specs, family.ignored, stored)
+    specs = family.layout(config, shapes_of(stored))
+    check_tensors(specs, family, stored)
     if config.tied_head:
-        check_tied_head(stored, HEAD, EMBEDDING)
+        embedding = next(spec.name for spec in specs if spec.parameter == "embedding")
+        check_tied_head(stored, HEAD, embedding)
     with torch.device("meta"):
         model = DecoderModel(config)
     fill(model, specs, stored, dtype, device)

@@ -16,7 +16,7 @@ def parse(raw: Mapping[str, object]) -> DecoderConfig:
     fields = FieldReader(raw)
     bias = fields.flag("attention_bias", False)
     traits = Traits(
-        architecture="LlamaForCausalLM",
+        architectures=("LlamaForCausalLM",),
         windows=all_full,
         kv_heads_required=False,
         qkv_bias=bias,

@@ -13,7 +13,7 @@ from surefoot.models.tensors import UNINFORMATIVE, decoder_tensors
 
 def parse(raw: Mapping[str, object]) -> DecoderConfig:
     """Reads a ``config.json``; ``sliding_window`` must be there: releases differ in what its absence means."""
-    return read_decoder(FieldReader(raw), Traits(architecture="MistralForCausalLM", windows=all_alike))
+    return read_decoder(FieldReader(raw), Traits(architectures=("MistralForCausalLM",), windows=all_alike))
 
 
 MISTRAL = Family(model_type="mistral", parse=parse, tensors=decoder_tensors, ignored=UNINFORMATIVE)

@@ -45,11 +45,11 @@ def parse(raw: Mapping[str, object]) -> DecoderConfig:
     fields.get("auto_map")
     original = fields.count("original_max_position_embeddings", 4096)
     traits = Traits(
-        architecture="Phi3ForCausalLM",
+        architectures=("Phi3ForCausalLM",),
         windows=perhaps_alike,
         kv_heads_required=False,
         rms_norm_eps=1e-5,
-        rope=RopeTraits(types=ROPE_TYPES, partial=True, original=original),
+        rope=RopeTraits(types=ROPE_TYPES, partial=1.0, original=original),
     )
     return read_decoder(fields, traits)
 

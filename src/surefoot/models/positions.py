@@ -148,13 +148,16 @@ class RopeTraits:
 
     Attributes:
         types: the types by the names they have there.
-        partial: whether ``partial_rotary_factor`` may leave dimensions of each head as they are.
+        partial: the part of each head's dimensions that is rotated where ``partial_rotary_factor`` does not say;
+            None: all are, and the field may say nothing else.
         original: the context before an extension where no field says; None: ``max_position_embeddings``.
+        silent: fields that say nothing of text.
     """
 
     types: Mapping[str, RopeReader]
-    partial: bool = False
+    partial: float | None = None
     original: int | None = None
+    silent: tuple[str, ...] = ()
 
 
 ALL_TYPES = RopeTraits(types=ROPE_TYPES)
@@ -174,7 +177,9 @@ def read_positions(fields: FieldReader, traits: RopeTraits, head_dim: int) -> tu
     theta = section.number("rope_theta", top_theta)
     if "rope_theta" in fields and theta != top_theta:
         raise fields.damaged("rope_theta", top_theta, f"the {theta} of rope_parameters")
-    dim = _read_rotated(fields, section, head_dim) if traits.partial else head_dim
+    for name in traits.silent:
+        section.get(name)
+    dim = head_dim if traits.partial is None else _read_rotated(fields, section, head_dim, traits.partial)
     found = RopeFields(section=section, outer=fields, theta=theta, dim=dim, context=context, original=traits.original)
     scaling, longest = _read_type(section, traits.types)(found)
     section.finish()
@@ -194,9 +199,9 @@ def _read_type(section: FieldReader, types: Mapping[str, RopeReader]) -> RopeRea
     return types[name]
 
 
-def _read_rotated(fields: FieldReader, section: FieldReader, head_dim: int) -> int:
+def _read_rotated(fields: FieldReader, section: FieldReader, head_dim: int, default: float) -> int:
     """How many dimensions of a head are rotated; the factor may be in the section, around it, or in both alike."""
-    outside, inside = fields.number(PARTIAL, 1.0), section.number(PARTIAL, 1.0)
+    outside, inside = fields.number(PARTIAL, default), section.number(PARTIAL, default)
     if PARTIAL in fields and PARTIAL in section and outside != inside:
         raise section.damaged(PARTIAL, inside, f"the {outside} outside of it")
     factor = inside if PARTIAL in section else outside

@@ -13,7 +13,7 @@ from surefoot.models.tensors import UNINFORMATIVE, decoder_tensors
 
 def parse(raw: Mapping[str, object]) -> DecoderConfig:
     """Reads a ``config.json``; the biases are part of the family and have no field."""
-    traits = Traits(architecture="Qwen2ForCausalLM", windows=some_sliding, qkv_bias=True)
+    traits = Traits(architectures=("Qwen2ForCausalLM",), windows=some_sliding, qkv_bias=True)
     return read_decoder(FieldReader(raw), traits)
 
 

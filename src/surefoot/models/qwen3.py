@@ -16,7 +16,7 @@ def parse(raw: Mapping[str, object]) -> DecoderConfig:
     fields = FieldReader(raw)
     bias = fields.flag("attention_bias", False)
     traits = Traits(
-        architecture="Qwen3ForCausalLM",
+        architectures=("Qwen3ForCausalLM",),
         windows=some_sliding,
         head_dim=128,
         qkv_bias=bias,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from surefoot.models.config import DecoderConfig
-from surefoot.models.family import TensorSpec
+from surefoot.models.family import Grouped, TensorSpec
 
 UNINFORMATIVE = (
     r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
@@ -15,62 +16,99 @@ UNINFORMATIVE = (
 """Tensors that older exporters add: rotary frequencies, which the config determines, and a tied head a second time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer's names.
+
+    Attributes:
+        config: of the model.
+        index: which layer.
+        prefix: what stands before ``layers`` in the checkpoint.
+    """
+
+    config: DecoderConfig
+    index: int
+    prefix: str
+
+    def tensor(
+        self, name: str, shape: tuple[int, ...], parameter: str, *, start: int = 0, grouped: Grouped | None = None
+    ) -> TensorSpec:
+        """The tensor ``name`` of this layer."""
+        return TensorSpec(
+            name=f"{self.prefix}layers.{self.index}.{name}",
+            shape=shape,
+            parameter=f"layers.{self.index}.{parameter}",
+            start=start,
+            grouped=grouped,
+        )
+
+    def linear(
+        self, name: str, shape: tuple[int, int], parameter: str, *, bias: bool = False, start: int = 0
+    ) -> list[TensorSpec]:
+        """The weight of a linear, and its bias where it has one."""
+        found = [self.tensor(f"{name}.weight", shape, parameter, start=start)]
+        if bias:
+            found.append(self.tensor(f"{name}.bias", shape[:1], f"{parameter}_bias", start=start))
+        return found
+
+
+LayerTensors = Callable[[Layer], list[TensorSpec]]
+
+
 def decoder_tensors(config: DecoderConfig) -> list[TensorSpec]:
     """Every tensor of a checkpoint of ``config`` with the parameter of ``DecoderModel`` it fills."""
-    return _all_tensors(config, _layer_tensors)
+    return all_tensors(config, lambda layer: attention_tensors(layer) + dense_tensors(layer))
 
 
 def fused_decoder_tensors(config: DecoderConfig) -> list[TensorSpec]:
     """The same where query, key and value are one tensor, and gate and up another, in this order; without biases."""
-    return _all_tensors(config, _fused_layer_tensors)
+    return all_tensors(config, _fused_layer_tensors)
 
 
-def _all_tensors(
-    config: DecoderConfig, layer_tensors: Callable[[DecoderConfig, int], list[TensorSpec]]
-) -> list[TensorSpec]:
+def all_tensors(config: DecoderConfig, layer_tensors: LayerTensors, prefix: str = "model.") -> list[TensorSpec]:
+    """The embedding, every layer, the last norm and the head where it is a matrix of its own."""
     hidden, vocab = config.hidden_size, config.vocab_size
-    specs = [TensorSpec(name="model.embed_tokens.weight", shape=(vocab, hidden), parameter="embedding")]
-    for layer in range(config.num_layers):
-        specs += layer_tensors(config, layer)
-    specs.append(TensorSpec(name="model.norm.weight", shape=(hidden,), parameter="norm"))
+    specs = [TensorSpec(name=f"{prefix}embed_tokens.weight", shape=(vocab, hidden), parameter="embedding")]
+    for index in range(config.num_layers):
+        specs += layer_tensors(Layer(config, index, prefix))
+    specs.append(TensorSpec(name=f"{prefix}norm.weight", shape=(hidden,), parameter="norm"))
     if not config.tied_head:
         specs.append(TensorSpec(name="lm_head.weight", shape=(vocab, hidden), parameter="head"))
     return specs
 
 
-def _layer_tensors(config: DecoderConfig, layer: int) -> list[TensorSpec]:
-    theirs, ours = f"model.layers.{layer}", f"layers.{layer}"
-    hidden, inner = config.hidden_size, config.intermediate_size
-
-    def vector(name: str, size: int, parameter: str) -> TensorSpec:
-        return TensorSpec(name=f"{theirs}.{name}.weight", shape=(size,), parameter=f"{ours}.{parameter}")
-
-    def linear(name: str, rows: int, columns: int, parameter: str, bias: bool, start: int = 0) -> list[TensorSpec]:
-        target = f"{ours}.{parameter}"
-        found = [TensorSpec(name=f"{theirs}.{name}.weight", shape=(rows, columns), parameter=target, start=start)]
-        if bias:
-            found.append(
-                TensorSpec(name=f"{theirs}.{name}.bias", shape=(rows,), parameter=f"{target}_bias", start=start)
-            )
-        return found
-
-    query, kv = config.query_size, config.kv_size
-    specs = [vector("input_layernorm", hidden, "mixer.norm")]
-    specs += linear("self_attn.q_proj", query, hidden, "mixer.qkv", config.qkv_bias)
-    specs += linear("self_attn.k_proj", kv, hidden, "mixer.qkv", config.qkv_bias, query)
-    specs += linear("self_attn.v_proj", kv, hidden, "mixer.qkv", config.qkv_bias, query + kv)
+def attention_tensors(layer: Layer) -> list[TensorSpec]:
+    """Attention's, and the norm before it. Where its output is gated, each head's gate lies below its query."""
+    config = layer.config
+    hidden, query, kv, bias = config.hidden_size, config.query_size, config.kv_size, config.qkv_bias
+    specs = [layer.tensor("input_layernorm.weight", (hidden,), "mixer.norm")]
+    below = query
+    if config.gated_attention:
+        assert not bias, config
+        heads = Grouped(config.num_heads, (config.head_dim, config.head_dim), (1, 0))
+        below = 2 * query
+        specs.append(layer.tensor("self_attn.q_proj.weight", (below, hidden), "mixer.qkv", grouped=heads))
+    else:
+        specs += layer.linear("self_attn.q_proj", (query, hidden), "mixer.qkv", bias=bias)
+    specs += layer.linear("self_attn.k_proj", (kv, hidden), "mixer.qkv", bias=bias, start=below)
+    specs += layer.linear("self_attn.v_proj", (kv, hidden), "mixer.qkv", bias=bias, start=below + kv)
     if config.qk_norm:
-        specs.append(vector("self_attn.q_norm", config.head_dim, "mixer.q_norm"))
-        specs.append(vector("self_attn.k_norm", config.head_dim, "mixer.k_norm"))
-    specs += linear("self_attn.o_proj", hidden, query, "mixer.out", config.out_bias)
-    specs.append(vector("post_attention_layernorm", hidden, "feed_forward.norm"))
-    specs += linear("mlp.gate_proj", inner, hidden, "feed_forward.gate_up", config.mlp_bias)
-    specs += linear("mlp.up_proj", inner, hidden, "feed_forward.gate_up", config.mlp_bias, inner)
-    specs += linear("mlp.down_proj", hidden, inner, "feed_forward.down", config.mlp_bias)
-    return specs
+        specs.append(layer.tensor("self_attn.q_norm.weight", (config.head_dim,), "mixer.q_norm"))
+        specs.append(layer.tensor("self_attn.k_norm.weight", (config.head_dim,), "mixer.k_norm"))
+    return specs + layer.linear("self_attn.o_proj", (hidden, query), "mixer.out", bias=config.out_bias)
 
 
-def _fused_layer_tensors(config: DecoderConfig, layer: int) -> list[TensorSpec]:
+def dense_tensors(layer: Layer) -> list[TensorSpec]:
+    """A dense feed-forward's, and the norm before it."""
+    hidden, inner, bias = layer.config.hidden_size, layer.config.intermediate_size, layer.config.mlp_bias
+    specs = [layer.tensor("post_attention_layernorm.weight", (hidden,), "feed_forward.norm")]
+    specs += layer.linear("mlp.gate_proj", (inner, hidden), "feed_forward.gate_up", bias=bias)
+    specs += layer.linear("mlp.up_proj", (inner, hidden), "feed_forward.gate_up", bias=bias, start=inner)
+    return specs + layer.linear("mlp.down_proj", (hidden, inner), "feed_forward.down", bias=bias)
+
+
+def _fused_layer_tensors(layer: Layer) -> list[TensorSpec]:
+    config = layer.config
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = {
         "input_layernorm": ("mixer.norm", (hidden,)),
@@ -80,7 +118,4 @@ def _fused_layer_tensors(config: DecoderConfig, layer: int) -> list[TensorSpec]:
         "mlp.gate_up_proj": ("feed_forward.gate_up", (2 * inner, hidden)),
         "mlp.down_proj": ("feed_forward.down", (hidden, inner)),
     }
-    return [
-        TensorSpec(name=f"model.layers.{layer}.{theirs}.weight", shape=shape, parameter=f"layers.{layer}.{ours}")
-        for theirs, (ours, shape) in shapes.items()
-    ]
+    return [layer.tensor(f"{theirs}.weight", shape, ours) for theirs, (ours, shape) in shapes.items()]
