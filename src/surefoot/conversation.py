@@ -114,17 +114,18 @@ class Conversation:
     def _cut_cache(self, asked: Asked) -> tuple[Cache | None, int]:
         """The cache cut back to what the prompt shares with it, with room for this turn, and the tokens it holds.
 
-        Never the whole prompt, whose last row draws the first token. None where nothing can be kept.
+        As much of that as the cache can go back to, and never the whole prompt, whose last row draws the first token.
+        None where nothing can be kept.
         """
         cache, length = self._cache, self._opener.length(asked)
         if cache is None or asked.params.prompt_logprobs is not None or not self._opener.target.serves(cache, length):
             return None, 0
-        kept = min(_num_shared(self._tokens, asked.prompt), len(asked.prompt) - 1)
+        kept = cache.restorable(min(_num_shared(self._tokens, asked.prompt), len(asked.prompt) - 1))
         try:
             cache.truncate(kept)
             if cache.capacity < length + asked.spare:
                 cache = cache.fork(2 * length + asked.spare)
-        except CacheError:  # a layer that cannot go back so far, or a cache that was interrupted: it is made anew
+        except CacheError:  # a cache that was interrupted: it is made anew
             return None, 0
         return cache, kept
 

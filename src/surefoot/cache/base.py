@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from surefoot.errors import BrokenCacheError, CacheError, CapacityError, TargetError
-from surefoot.tree import chain_parents, is_chain
 
 
 class OpenNodes(NamedTuple):
@@ -20,12 +18,6 @@ class OpenNodes(NamedTuple):
 
 
 NONE_OPEN = OpenNodes()
-
-
-@lru_cache(maxsize=256)
-def chain_nodes(count: int) -> OpenNodes:
-    """The open nodes of a round that is one chain."""
-    return OpenNodes(chain_parents(count), tuple(range(count)), True)
 
 
 class Transaction:
@@ -75,8 +67,6 @@ class Transaction:
             raise TargetError("an empty tree was given; expected a root at least")
         self.require_room(len(parents))
         before = self.open
-        if not before.parents and is_chain(parents):
-            return chain_nodes(len(parents))
         all_parents, depths, is_chain = [*before.parents], [*before.depths], before.is_chain
         for parent in parents:
             node = len(all_parents)
@@ -134,10 +124,10 @@ class Transaction:
     def truncate(self, length: int) -> None:
         """Goes back to ``length`` committed tokens."""
         self.require_shorter(length)
-        self.length = length
+        self.end_truncate(length)
 
     def end_truncate(self, length: int) -> None:
-        """Ends what :meth:`begin_commit` began by going back to ``length``; the length is written last."""
+        """Makes ``length`` tokens the committed ones, after :meth:`begin_commit` where more than a number changed."""
         self.length = length
         self._broken = False
 

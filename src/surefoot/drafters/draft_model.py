@@ -103,7 +103,7 @@ class DraftModelDrafter:
         self._open = []
         if self._cache is not None:
             self._cache.rollback()
-            self._cache.truncate(min(length, self._cache.length))
+            self._cache.truncate(self._cache.restorable(length))
 
     def close(self) -> None:
         """Frees the cache."""
