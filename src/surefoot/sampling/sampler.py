@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefoot import native
 from surefoot.errors import SamplingError
 from surefoot.noise import FloatArray, IntArray, PositionNoise
 from surefoot.options import SamplingParams, SpeculativeOptions
@@ -76,6 +77,7 @@ class RequestSampler:
             or len(self._forbidden) > 0
             or self._allowed is not None
         )
+        self._is_argmax = params.greedy and not self._edits_rows
 
     @property
     def choices(self) -> Choices:
@@ -85,34 +87,28 @@ class RequestSampler:
     @property
     def greedy_rows(self) -> bool:
         """Whether every draw is the plain argmax of its row, so that :meth:`draw_rows` may take them all at once."""
-        return self._params.greedy and not self._edits_rows and not self._forbids_stops(self._num_emitted)
+        return self._is_argmax and not self._forbids_stops(self._num_emitted)
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Appends emitted tokens to the history and opens the next round's streams."""
         self._length += len(tokens)
         self._num_emitted += len(tokens)
-        self._seen.add(tokens)
-        self._output.add(tokens)
+        if self._edits_rows:
+            self._seen.add(tokens)
+            self._output.add(tokens)
         self._noise.forget_before(self._length)
         self._streams.next_round()
 
-    def draw_rows(self, logits: Tensor) -> Tensor:
-        """The greedy tokens of rows ``[N, W]``: int64 ``[N]`` on the same device, ties to the lowest id.
+    def draw_rows(self, logits: Tensor) -> list[int]:
+        """The greedy tokens of rows ``[N, W]``, ties to the lowest id; one transfer.
 
-        A row with NaN, +inf, or nothing but -inf gives ``UNDRAWABLE``: the caller's one transfer tells it, and only
-        rows the target walks to matter.
+        A row with NaN, +inf, or nothing but -inf gives ``UNDRAWABLE``: only rows the target walks to matter.
         """
-        rows = logits if logits.shape[1] <= self._vocab_size else logits[:, : self._vocab_size]
-        if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
-            # Between two forwards every further library call is a cold one: numpy's argmax, and plain Python after it.
-            array = rows.numpy(force=True)
-            picked = array.argmax(axis=1)
-            for row, token in enumerate(picked.tolist()):
-                if not math.isfinite(array.item(row, token)):
-                    picked[row] = UNDRAWABLE
-            return torch.from_numpy(picked)
-        best, tokens = rows.max(dim=1)  # NaN counts as the largest, so a row with one has a best that is not finite
-        return torch.where(best.isfinite(), tokens, UNDRAWABLE)
+        width = min(logits.shape[1], self._vocab_size)
+        on_kernels = logits.dtype == torch.float32 and logits.is_cpu and logits.stride(1) == 1
+        if on_kernels and native.available() is not None:
+            return native.best(logits, width)
+        return native.best_reference(logits, width)
 
     def draw(self, logits: Tensor, prefix: Sequence[int] = ()) -> int:
         """The target's own token for the position after ``prefix``, from its row ``[W]``.
@@ -125,16 +121,16 @@ class RequestSampler:
         return self._best(logits, prefix) if self._params.greedy else self._noisy_best(logits, prefix)
 
     def draft(self, logits: Tensor, prefix: Sequence[int], *, shared_noise: bool) -> tuple[int, Tensor | None]:
-        """A drafter's guess from its own row ``[W]``: the argmax, the draw under the shared position noise, or, where
-        the request's acceptance is ``reject``, a sample together with the law ``[V]`` it came from.
+        """A drafter's guess from its own row ``[W]``: the argmax, or the draw under the shared position noise, in whose
+        place a sample is drawn with its law ``[V]`` where the request's acceptance is ``reject``.
 
         ``shared_noise`` is the drafter's own default; the request's ``draft_sampling`` overrides it.
         """
-        if self._by_choice:
-            law = self.law(logits, prefix)
-            return self._choices.categorical(law, len(prefix) + 1, "draft"), law
         if self._draft_sampling is not None:
             shared_noise = self._draft_sampling == "shared"
+        if shared_noise and self._by_choice:
+            law = self.law(logits, prefix)
+            return self._choices.categorical(law, len(prefix) + 1, "draft"), law
         if shared_noise and not self._params.greedy:
             return self._noisy_best(logits, prefix), None
         return self._best(logits, prefix), None
@@ -153,7 +149,7 @@ class RequestSampler:
     def _best(self, logits: Tensor, prefix: Sequence[int]) -> int:
         """The lowest id among the likeliest; temperature and truncation cannot change it."""
         if self.greedy_rows:
-            token = int(self.draw_rows(logits.unsqueeze(0)))
+            (token,) = self.draw_rows(logits.unsqueeze(0))
             if token == UNDRAWABLE:
                 raise undrawable(f"position {self._position(prefix)}")
             return token

@@ -27,7 +27,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x [..., size]`` normalised."""
-        return rms_norm(x, self.weight, self._eps)
+        return rms_norm(x.to(self.weight.dtype), self.weight, self._eps)
 
 
 class Attention(nn.Module):
@@ -50,12 +50,17 @@ class Attention(nn.Module):
         return keys, self._heads(self.v_proj(rows_H))
 
     def forward(
-        self, x_QH: Tensor, angles: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, visible: Tensor
+        self, x_QH: Tensor, angles: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, visible: Tensor | None
     ) -> Tensor:
-        """Attention of the block's rows, ``visible [..., Q, keys]`` saying which keys each sees: ``[..., Q, H]``."""
+        """Attention of the block's rows, ``visible [..., Q, keys]`` saying which keys each sees, all without it:
+        ``[..., Q, H]``."""
         queries = turn(self.q_norm(self._heads(self.q_proj(x_QH))), angles)
         mixed = functional.scaled_dot_product_attention(
-            queries, keys, values.to(queries.dtype), attn_mask=visible.unsqueeze(-3), enable_gqa=True
+            queries,
+            keys,
+            values.to(queries.dtype),
+            attn_mask=None if visible is None else visible.unsqueeze(-3),
+            enable_gqa=True,
         )
         out: Tensor = self.o_proj(mixed.transpose(-3, -2).flatten(-2).to(x_QH.dtype))
         return out
@@ -136,8 +141,14 @@ class DFlashNetwork(nn.Module):
                 layer.self_attn.keys_values(context, other), layer.self_attn.keys_values(normed, own), strict=True
             )
             keys, values = (torch.cat(pair, -2) for pair in pairs)
-            x = x + layer.self_attn(normed, own, keys, values, self._sight(index, visible, distances))
+            sight = self.sight(index, distances)
+            sight = visible if sight is None else visible & sight
+            x = x + layer.self_attn(normed, own, keys, values, sight)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
+        return self.normalised(x)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """What the target's head reads, of the stream after the last layer."""
         out: Tensor = self.norm(x)
         return out
 
@@ -151,11 +162,13 @@ class DFlashNetwork(nn.Module):
         factor = rope.scaling.attention_factor
         return (turned.cos() * factor).to(wide), (turned.sin() * factor).to(wide)
 
-    def _sight(self, index: int, visible: Tensor, distances: Tensor) -> Tensor:
-        window = self.config.windows[index]
-        if window is not None:
-            visible = visible & (distances < window)
-        return visible & (distances >= 0) if self.config.causal[index] else visible
+    def sight(self, index: int, distances: Tensor) -> Tensor | None:
+        """What a layer's window and causality leave to be seen, by how far before its row a key stands: bool, or None
+        where they hide nothing."""
+        window, causal = self.config.windows[index], self.config.causal[index]
+        if causal:
+            return distances >= 0 if window is None else (distances >= 0) & (distances < window)
+        return None if window is None else distances < window
 
 
 def turn(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:

@@ -14,9 +14,7 @@ from surefoot.models.fields import FieldReader
 from surefoot.models.positions import RopeTraits, read_default, read_linear, read_llama3, read_positions, read_yarn
 from surefoot.ops.rope import Rope
 
-ROPE = RopeTraits(
-    types={"default": read_default, "linear": read_linear, "yarn": read_yarn, "llama3": read_llama3}, partial=False
-)
+ROPE = RopeTraits(types={"default": read_default, "linear": read_linear, "yarn": read_yarn, "llama3": read_llama3})
 """Types whose angles do not depend on how long a sequence becomes, which a drafter is not told."""
 
 NOT_IMPLEMENTED: Mapping[str, tuple[str, tuple[object, ...]]] = {
