@@ -1,6 +1,6 @@
-"""The activation of a SwiGLU feed-forward (Shazeer 2020, arXiv 2002.05202).
+"""The activation of a SwiGLU feed-forward (Shazeer 2020, arXiv 2002.05202), and gates on what a layer gives.
 
-Shape suffixes: N rows, F feed-forward.
+Shape suffixes: N rows, F features.
 """
 
 from __future__ import annotations
@@ -23,3 +23,14 @@ def swiglu_rows(gate_up: Tensor) -> Tensor:
     depends on how many rows are laid end to end; a row by itself always splits the same way.
     """
     return torch.cat([swiglu(row_Y[None].clone()) for row_Y in gate_up.unbind()])
+
+
+def gated(x_NF: Tensor, gate_NF: Tensor) -> Tensor:
+    """``x * sigmoid(gate)`` in the dtype of ``x``; a gate ``[N, 1]`` is one for all of its row."""
+    return torch.sigmoid(gate_NF.to(x_NF.dtype)) * x_NF
+
+
+def gated_rows(x_NF: Tensor, gate_NF: Tensor) -> Tensor:
+    """The same with the exponential one row at a time, as in :func:`swiglu_rows`."""
+    opened = [torch.sigmoid(row_F.clone()) for row_F in gate_NF.to(x_NF.dtype).unbind()]
+    return torch.stack(opened) * x_NF

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from surefoot.ops.attention import Round, Sight, attend, attend_rows, see, see_rows
 from surefoot.ops.linear import linear, linear_blocks
-from surefoot.ops.mlp import swiglu, swiglu_rows
+from surefoot.ops.mlp import gated, gated_rows, swiglu, swiglu_rows
 
 
 class RowArithmetic(Protocol):
@@ -24,6 +24,10 @@ class RowArithmetic(Protocol):
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         """``silu(gate) * up`` for gate and up side by side."""
+        ...
+
+    def gated(self, x_NF: Tensor, gate_NF: Tensor) -> Tensor:
+        """``x * sigmoid(gate)``."""
         ...
 
     def see(self, around: Round, window: int | None, group: int, dtype: torch.dtype, device: torch.device) -> Sight:
@@ -40,15 +44,17 @@ class FastRows:
 
     linear = staticmethod(linear)
     swiglu = staticmethod(swiglu)
+    gated = staticmethod(gated)
     see = staticmethod(see)
     attend = staticmethod(attend)
 
 
 class ExactRows:
-    """Products in blocks of one fixed number of rows, activation and attention row by row."""
+    """Products in blocks of one fixed number of rows, activation, gates and attention row by row."""
 
     linear = staticmethod(linear_blocks)
     swiglu = staticmethod(swiglu_rows)
+    gated = staticmethod(gated_rows)
     attend = staticmethod(attend_rows)
 
     @staticmethod
