@@ -24,8 +24,8 @@ from surefoot.drafters.none import NoDraft
 from surefoot.errors import SurefootError, TargetError
 from surefoot.protocols import Cache, Drafter, Policy, Sampler, Stops, Target
 from surefoot.stats import RoundRecord, Seconds, Tally
-from surefoot.tree import chain, check_proposal, depths
-from surefoot.types import Capture, DraftTree, FinishReason, TargetOutput, Tokens, Verdict, host_tokens
+from surefoot.tree import chain, check_proposal, depth_of
+from surefoot.types import Capture, DraftTree, FinishReason, TargetOutput, Tokens, Verdict
 
 Verify = Callable[[DraftTree, Tensor, Sampler], Verdict]
 """``verify.verify`` or ``verify.verify_reject``."""
@@ -100,7 +100,7 @@ class Decoding:
         )
         self.tally.seconds.add(seconds)
         self.policy.update(verdict, seconds.rounds)
-        self.tally.add(verdict, max(depths(tree.parents)))
+        self.tally.add(verdict, depth_of(tree.parents))
         if self.on_round is not None:
             self._report(tree, verdict, seconds)
         return self._emit(verdict)
@@ -125,9 +125,8 @@ class Decoding:
 
     def _report(self, tree: DraftTree, verdict: Verdict, seconds: Seconds) -> None:
         assert self.on_round is not None
-        tokens = tuple(host_tokens(tree.tokens))
-        number = self.tally.rounds
-        self.on_round(RoundRecord(number=number, tokens=tokens, parents=tree.parents, verdict=verdict, seconds=seconds))
+        number, ids = self.tally.rounds, tree.ids
+        self.on_round(RoundRecord(number=number, tokens=ids, parents=tree.parents, verdict=verdict, seconds=seconds))
 
     def _cut(self, verdict: Verdict, logits: Tensor) -> Verdict:
         count, self.finish_reason = self.stops.take(verdict, logits)

@@ -151,7 +151,8 @@ class PositionNoise:
 
     def forget_before(self, position: int) -> None:
         """Drops the rows of positions that have been emitted."""
-        self._rows = {kept: row for kept, row in self._rows.items() if kept >= position}
+        if self._rows:
+            self._rows = {kept: row for kept, row in self._rows.items() if kept >= position}
 
 
 def _signed(word: int) -> int:

@@ -109,8 +109,8 @@ class Sampler(Protocol):
         """Whether every draw is the plain argmax of its row, so that :meth:`draw_rows` may take them all at once."""
         ...
 
-    def draw_rows(self, logits: Tensor) -> Tensor:
-        """The greedy tokens of rows ``[N, V]``: int64 ``[N]`` on the same device, ties to the lowest id.
+    def draw_rows(self, logits: Tensor) -> Sequence[int]:
+        """The greedy tokens of rows ``[N, V]``, ties to the lowest id.
 
         A row that no token can be drawn from gives -1; only one the target walks to is an error.
         """
@@ -121,8 +121,8 @@ class Sampler(Protocol):
         ...
 
     def draft(self, logits: Tensor, prefix: Sequence[int], *, shared_noise: bool) -> tuple[int, Tensor | None]:
-        """A drafter's guess from its own row ``[V]``: the argmax, the draw under the shared position noise, or, where
-        the request's acceptance is ``reject``, a sample together with the law ``[V]`` it came from."""
+        """A drafter's guess from its own row ``[V]``: the argmax, or the draw under the shared position noise, in whose
+        place a sample is drawn with its law ``[V]`` where the request's acceptance is ``reject``."""
         ...
 
     def law(self, logits: Tensor, prefix: Sequence[int] = ()) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from surefoot.errors import DrafterError
-from surefoot.types import DraftTree, Plan, host_tokens
+from surefoot.types import DraftTree, Plan
 
 
 def chain(tokens: Sequence[int], q: Tensor | None = None) -> DraftTree:
@@ -16,12 +17,23 @@ def chain(tokens: Sequence[int], q: Tensor | None = None) -> DraftTree:
 
     ``q``: the laws the drafted tokens were sampled from, ``[len(tokens) - 1, V]``.
     """
-    return DraftTree(tokens=torch.tensor(tokens, dtype=torch.int64), parents=tuple(range(-1, len(tokens) - 1)), q=q)
+    return DraftTree(tokens=tuple(tokens), parents=chain_parents(len(tokens)), q=q)
+
+
+@lru_cache(maxsize=256)
+def chain_parents(count: int) -> tuple[int, ...]:
+    """The parents of a chain of ``count`` nodes."""
+    return tuple(range(-1, count - 1))
 
 
 def is_chain(parents: Sequence[int]) -> bool:
     """Whether each node is the child of the one before it."""
-    return all(parent == node - 1 for node, parent in enumerate(parents))
+    return tuple(parents) == chain_parents(len(parents))
+
+
+def depth_of(parents: Sequence[int]) -> int:
+    """The distance of the deepest node from the root."""
+    return len(parents) - 1 if is_chain(parents) else max(depths(parents))
 
 
 def depths(parents: Sequence[int]) -> list[int]:
@@ -49,30 +61,21 @@ def ancestor_mask(parents: Sequence[int]) -> Tensor:
     return mask
 
 
-def children(parents: Sequence[int]) -> list[list[int]]:
-    """The children of each node, in node order."""
-    result: list[list[int]] = [[] for _ in parents]
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            result[parent].append(node)
-    return result
-
-
 def check_proposal(tree: DraftTree, plan: Plan, root: int, vocab_size: int) -> None:
     """Holds a drafter to its plan, the root, the vocabulary, and laws its tokens can have come from.
 
     Raises:
         DrafterError: it proposed something else.
     """
-    depth = max(depths(tree.parents), default=0)
+    depth = depth_of(tree.parents)
     if not 1 <= len(tree) <= plan.num_nodes + 1 or depth > plan.depth:
         raise DrafterError(f"it proposed {len(tree) - 1} nodes, depth {depth}; the plan allows {plan}")
     if tree.parents[0] != -1 or min(tree.parents[1:], default=0) < 0:
         raise DrafterError(f"it proposed parents {tree.parents}; expected -1 for the root alone")
-    tokens = host_tokens(tree.tokens)  # the ids are needed on the host for the walk anyway
-    if len(tokens) != len(tree) or tokens[0] != root or min(tokens) < 0 or max(tokens) >= vocab_size:
+    ids = tree.ids  # they are needed on the host for the walk anyway
+    if len(ids) != len(tree) or ids[0] != root or min(ids) < 0 or max(ids) >= vocab_size:
         raise DrafterError(
-            f"it proposed ids {tokens} for {len(tree)} nodes; expected the root {root} first and ids below {vocab_size}"
+            f"it proposed ids {ids} for {len(tree)} nodes; expected the root {root} first and ids below {vocab_size}"
         )
     if tree.q is None:
         return

@@ -39,12 +39,12 @@ class Capture:
     logits: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTree:
     """Guessed continuations as a tree: node 0 is the root, the last emitted token, which the target has not seen yet.
 
+    Made from ids on the host, or from a tensor on any device; either becomes the other when it is first asked for.
+
     Attributes:
-        tokens: int64 ``[N]`` on any device.
         parents: ``N`` node indices; a parent comes before its children. The root's parent is -1. When a round is built
             by several ``score`` calls, each call's tree holds only its new nodes, and parents index all nodes of the
             round.
@@ -53,13 +53,44 @@ class DraftTree:
             or None for drafts chosen without sampling.
     """
 
-    tokens: Tensor
-    parents: tuple[int, ...]
-    score: Tensor | None = None
-    q: Tensor | None = None
+    __slots__ = ("_ids", "_tokens", "parents", "q", "score")
+
+    def __init__(
+        self,
+        *,
+        tokens: Tensor | Tokens,
+        parents: tuple[int, ...],
+        score: Tensor | None = None,
+        q: Tensor | None = None,
+    ) -> None:
+        """``tokens``: the nodes' ids ``[N]``, as integers or as int64."""
+        self._ids = tokens if isinstance(tokens, tuple) else None
+        self._tokens = None if isinstance(tokens, tuple) else tokens
+        self.parents, self.score, self.q = parents, score, q
 
     def __len__(self) -> int:
         return len(self.parents)
+
+    @property
+    def tokens(self) -> Tensor:
+        """The ids as int64 ``[N]``, on the device they came from."""
+        if self._tokens is None:
+            self._tokens = torch.tensor(self._ids, dtype=torch.int64)
+        return self._tokens
+
+    @property
+    def ids(self) -> Tokens:
+        """The ids on the host; of a device tensor the first call costs a transfer."""
+        if self._ids is None:
+            self._ids = tuple(host_tokens(self.tokens))
+        return self._ids
+
+    @property
+    def has_an_id_per_node(self) -> bool:
+        """Whether as many ids were given as there are nodes, of the right kind."""
+        if self._tokens is None:
+            return len(self.ids) == len(self.parents)
+        return self._tokens.shape == (len(self.parents),) and self._tokens.dtype == torch.int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from surefoot.errors import DrafterError, OptionError, TargetError
 from surefoot.protocols import Sampler
 from surefoot.sampling import UNDRAWABLE, undrawable
-from surefoot.tree import children, is_chain
-from surefoot.types import DraftTree, Origin, Tokens, Verdict, host_tokens
+from surefoot.tree import is_chain
+from surefoot.types import DraftTree, Origin, Tokens, Verdict
 
 
 def verify(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
@@ -31,40 +30,39 @@ def verify(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
     _check_rows(tree, logits)
     if sampler.greedy_rows:
         return _walk_greedy(tree, logits, sampler)
-    tokens = host_tokens(tree.tokens)
     rows = logits.cpu()  # one transfer for the whole walk; none where the logits are on the host already
-    return _walk(tree, tokens, lambda node, prefix: sampler.draw(rows[node], prefix))
+    return _walk(tree, lambda node, prefix: sampler.draw(rows[node], prefix))
 
 
 def _walk_greedy(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
-    """One argmax over all rows and one transfer of drafts and draws together."""
-    drawn = sampler.draw_rows(logits)
-    if drawn.device.type == "cpu":
-        tokens, draws = host_tokens(tree.tokens), drawn.tolist()
-    else:
-        tokens, draws = torch.stack((tree.tokens.to(drawn.device), drawn)).tolist()
+    """One argmax over all rows, and one transfer of what it gives."""
+    draws = sampler.draw_rows(logits)
 
     def draw(node: int, prefix: Sequence[int]) -> int:
-        token: int = draws[node]
+        token = draws[node]
         if token == UNDRAWABLE:
             raise undrawable(f"{len(prefix)} tokens after the round's root")
         return token
 
-    return _walk(tree, tokens, draw)
+    return _walk(tree, draw)
 
 
-def _walk(tree: DraftTree, tokens: list[int], draw: Callable[[int, Sequence[int]], int]) -> Verdict:
-    successors = children(tree.parents)
-    path = [0]
+def _walk(tree: DraftTree, draw: Callable[[int, Sequence[int]], int]) -> Verdict:
+    parents, tokens = tree.parents, tree.ids
+    node = 0
+    path = [node]
     prefix: list[int] = []
     while True:
-        token = draw(path[-1], prefix)
-        child = next((node for node in successors[path[-1]] if tokens[node] == token), None)
-        if child is None:
+        token = draw(node, prefix)
+        for child in range(node + 1, len(parents)):  # a parent comes before its children
+            if parents[child] == node and tokens[child] == token:
+                break
+        else:
             break
-        path.append(child)
+        node = child
+        path.append(node)
         prefix.append(token)
-    return _verdict(tree, path, (tokens[0], *prefix), token, is_leaf=not successors[path[-1]])
+    return _verdict(tree, path, (tokens[0], *prefix), token, is_leaf=node not in parents)
 
 
 def verify_reject(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
@@ -82,7 +80,7 @@ def verify_reject(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
     if tree.q is None:
         return verify(tree, logits, sampler)
     _check_rows(tree, logits)
-    tokens = host_tokens(tree.tokens)
+    tokens = tree.ids
     rows = logits.cpu()
     laws = _drafted_laws(tree, tree.q)
     choices = sampler.choices
@@ -92,10 +90,10 @@ def verify_reject(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
         _check_law(q, p, token)
         if not choices.bernoulli(min(1.0, float(p[token] / q[token])), node, "accept"):
             correction = choices.categorical(residual(p, q), node, "residual")
-            return _verdict(tree, list(range(node)), tuple(tokens[:node]), correction, is_leaf=False)
+            return _verdict(tree, list(range(node)), tokens[:node], correction, is_leaf=False)
     last = len(tree) - 1
     bonus = choices.categorical(sampler.law(rows[last], tokens[1:]), last, "bonus")
-    return _verdict(tree, list(range(len(tree))), tuple(tokens), bonus, is_leaf=True)
+    return _verdict(tree, list(range(len(tree))), tokens, bonus, is_leaf=True)
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:

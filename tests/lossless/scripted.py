@@ -81,8 +81,8 @@ class ScriptedSampler:
         self.greedy_rows = greedy_rows
         self.history: Tokens = PROMPT
 
-    def draw_rows(self, logits: Tensor) -> Tensor:
-        return torch.tensor([self.script.token(self.script.contexts[int(mark)]) for mark in logits[:, 0].tolist()])
+    def draw_rows(self, logits: Tensor) -> list[int]:
+        return [self.script.token(self.script.contexts[int(mark)]) for mark in logits[:, 0].tolist()]
 
     def draw(self, logits: Tensor, prefix: Sequence[int] = ()) -> int:
         context = self.script.contexts[int(logits[0])]

@@ -118,11 +118,11 @@ def test_the_answer_is_what_transformers_says_of_the_whole_sequence(kind: str, t
     assert tuple(logits[len(PROMPT) - 1 : -1].argmax(-1).tolist()) == tokens
 
 
-def by_rows_seen(cache: KVCache, nodes: OpenNodes, num_new: int) -> Span:
+def by_rows_seen(cache: KVCache, nodes: OpenNodes, num_new: int, *, is_prefill: bool = False) -> Span:
     """A span whose table follows the rows there are, instead of the length the sequence may have."""
     stop = cache.length + len(nodes.parents)
-    cache.rope = cache.owner.new_cache(stop).rope
-    return Span(cache, nodes, num_new)
+    cache.rotate_by(cache.owner.new_cache(stop).rope)
+    return Span(cache, nodes, num_new, is_prefill)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -210,7 +210,7 @@ def score_together(model: DecoderModel, *, one_table: bool) -> bool:
     for _, own in rounds:
         own.rollback()
         if one_table:
-            own.rope = rounds[0][1].rope
+            own.rotate_by(rounds[0][1].rope)
     together = [out.logits for out in model.score(rounds, Capture())]
     return all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 

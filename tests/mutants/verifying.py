@@ -38,8 +38,8 @@ VERIFYING = (
         name="every-draft-is-accepted",
         bug="drafts are always accepted: the count of matches is inverted (transformers 28508)",
         file="verify.py",
-        before="child = next((node for node in successors[path[-1]] if tokens[node] == token), None)",
-        after="child = next(iter(successors[path[-1]]), None)",
+        before="if parents[child] == node and tokens[child] == token:",
+        after="if parents[child] == node:",
         killer=PATHWISE + "test_every_tree_and_every_sequence_of_draws[2-5-rows together]",
     ),
     Mutant(

@@ -20,7 +20,7 @@ from surefoot.errors import LoadError
 from surefoot.models import native_forward
 from surefoot.models.decoder import DecoderModel
 from surefoot.native.library import Library
-from surefoot.native.records import KIND_ATTENTION, KIND_MLP, Call, Product, Step
+from surefoot.native.records import KIND_ATTENTION, KIND_MLP, Call, Step
 from surefoot.tree import chain
 
 FP32, BF16 = torch.float32, torch.bfloat16
@@ -44,18 +44,18 @@ def flip(address: int, size: int) -> None:
 
 
 def tamper_head(kernels: Library, patch: pytest.MonkeyPatch, wrong: Callable[[int], bool]) -> None:
-    run = kernels.product
+    run = kernels.forward
 
-    def product(address: int) -> int:
+    def forward(address: int) -> int:
         failed = run(address)
-        call = Product.from_address(address)
-        if wrong(call.num_rows):
-            outputs = native.records.Matrix.from_address(call.matrix).outputs
-            last = c_float.from_address(call.y + 4 * (call.num_rows * outputs - 1))
+        call = Call.from_address(address)
+        if call.logits and wrong(call.num_rows):
+            outputs = native.records.Ends.from_address(call.ends).head.outputs
+            last = c_float.from_address(call.logits + 4 * (call.num_rows * outputs - 1))
             last.value = last.value * (1 + 2**-20)
         return failed
 
-    patch.setattr(kernels, "product", product)
+    patch.setattr(kernels, "forward", forward)
 
 
 def tamper_block(kind: int) -> Tamper:
@@ -66,6 +66,8 @@ def tamper_block(kind: int) -> Tamper:
 
         def forward(address: int) -> int:
             call = Call.from_address(address)
+            if not call.num_steps:
+                return run(address)
             steps = (Step * call.num_steps).from_address(call.steps)
             for step in steps:
                 fields = {name: getattr(call, name) for name, _ in Call._fields_}
@@ -82,14 +84,16 @@ def tamper_block(kind: int) -> Tamper:
 
 
 def tamper_norm(kernels: Library, patch: pytest.MonkeyPatch, wrong: Callable[[int], bool]) -> None:
-    run = kernels.normalise_rows
+    run = kernels.forward
 
-    def normalise(code: int, x: int, count: int, width: int, weight: int, eps: float, out: int) -> None:
-        run(code, x, count, width, weight, eps, out)
-        if wrong(count):
-            flip(out, count * width * (2 if code else 4))
+    def forward(address: int) -> int:
+        failed = run(address)
+        call = Call.from_address(address)
+        if call.final and wrong(call.num_rows):
+            flip(call.final, call.num_rows * call.hidden * (2 if call.type else 4))
+        return failed
 
-    patch.setattr(kernels, "normalise_rows", normalise)
+    patch.setattr(kernels, "forward", forward)
 
 
 TAMPERS: dict[str, Tamper] = {

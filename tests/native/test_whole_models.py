@@ -235,7 +235,9 @@ def test_the_comparison_sees_a_row_of_a_wrong_table_and_one_bit(monkeypatch: pyt
     def exchanged(self: DecoderModel, rounds: list, capture: Capture) -> list[TargetOutput]:
         if len(rounds) > 1:
             caches = [cache for _, cache in rounds]
-            caches[0].rope, caches[1].rope = caches[1].rope, caches[0].rope
+            tables = [cache.rope for cache in caches]
+            for cache, table in zip(caches, reversed(tables), strict=True):
+                cache.rotate_by(table)
         return score(self, rounds, capture)
 
     monkeypatch.setattr(DecoderModel, "score", exchanged)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from surefoot.errors import BrokenCacheError, CacheError, CapacityError, TargetError
+from surefoot.tree import chain_parents, is_chain
 
 
 class OpenNodes(NamedTuple):
@@ -18,6 +20,12 @@ class OpenNodes(NamedTuple):
 
 
 NONE_OPEN = OpenNodes()
+
+
+@lru_cache(maxsize=256)
+def chain_nodes(count: int) -> OpenNodes:
+    """The open nodes of a round that is one chain."""
+    return OpenNodes(chain_parents(count), tuple(range(count)), True)
 
 
 class Transaction:
@@ -67,7 +75,9 @@ class Transaction:
             raise TargetError("an empty tree was given; expected a root at least")
         self.require_room(len(parents))
         before = self.open
-        all_parents, depths, is_chain = [*before.parents], [*before.depths], before.is_chain
+        if not before.parents and is_chain(parents):
+            return chain_nodes(len(parents))
+        all_parents, depths, still_chain = [*before.parents], [*before.depths], before.is_chain
         for parent in parents:
             node = len(all_parents)
             if node == 0 and parent == -1:
@@ -76,10 +86,10 @@ class Transaction:
                 depth = depths[parent] + 1
             else:
                 raise TargetError(_wrong_parent(node, parent))
-            is_chain = is_chain and parent == node - 1
+            still_chain = still_chain and parent == node - 1
             all_parents.append(parent)
             depths.append(depth)
-        return OpenNodes(tuple(all_parents), tuple(depths), is_chain)
+        return OpenNodes(tuple(all_parents), tuple(depths), still_chain)
 
     def checked_path(self, path: Sequence[int]) -> tuple[int, ...]:
         """``path`` as a tuple, known to lead from the root of the open round down to one of its nodes."""

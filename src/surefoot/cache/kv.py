@@ -40,11 +40,15 @@ class KVCache:
     ) -> None:
         self.owner = owner
         self.transaction = Transaction(capacity)
+        self._rows_LKCD = like.new_empty(2 * num_layers, num_kv_heads, capacity, head_dim)
+        self.rotate_by(rope)
+
+    def rotate_by(self, rope: RopeTable) -> None:
+        """Takes the table that the keys are rotated by; before there are any."""
         self.rope = rope
         # Held: another cache may make the table longer, which lets go of these.
-        first, second = self._factors = rope.reserve(capacity)
-        self._rows_LKCD = like.new_empty(2 * num_layers, num_kv_heads, capacity, head_dim)
-        self.record = (self._rows_LKCD.data_ptr(), capacity, first.data_ptr(), second.data_ptr(), first.shape[-1])
+        first, second = self._factors = rope.reserve(self.capacity)
+        self.record = (self._rows_LKCD.data_ptr(), self.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1])
         """The words of the kernels' ``Sequence``: where rows and rotations lie."""
 
     @property

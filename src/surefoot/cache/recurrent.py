@@ -218,7 +218,7 @@ class RecurrentStates:
         with torch.inference_mode():
             if length == 0:
                 self._front.clear()
-                self._kept, self._kept_length = None, 0
+                self._kept, self._kept_length = None, 0  # of a text that is gone
             else:
                 assert self._kept is not None, length
                 self._front.copy(self._kept)

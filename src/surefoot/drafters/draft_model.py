@@ -97,7 +97,7 @@ class DraftModelDrafter:
             feed = [token]
 
     def truncate(self, length: int) -> None:
-        """Goes back to the first ``length`` tokens observed; the cache keeps what it holds of them."""
+        """Goes back to the first ``length`` tokens observed; the cache keeps what it can of them."""
         assert 0 <= length <= len(self._context), length
         del self._context[length:]
         self._open = []
@@ -142,9 +142,7 @@ class DraftModelDrafter:
     def _feed(self, cache: Cache, tokens: list[int]) -> Tensor:
         """Appends tokens to the open round as a chain; the last one's logits ``[V]``."""
         first = len(self._open)
-        nodes = DraftTree(
-            tokens=torch.tensor(tokens, dtype=torch.int64), parents=tuple(range(first - 1, first + len(tokens) - 1))
-        )
+        nodes = DraftTree(tokens=tuple(tokens), parents=tuple(range(first - 1, first + len(tokens) - 1)))
         (out,) = self._model.score([(nodes, cache)], _CAPTURE)
         self._open.extend(tokens)
         assert out.logits is not None

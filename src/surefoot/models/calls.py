@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from surefoot.cache.kv import KVCache
 from surefoot.errors import CacheError, TargetError
 from surefoot.models.config import DecoderConfig
@@ -51,14 +49,13 @@ def check_rounds(rounds: Sequence[tuple[DraftTree, Cache]], owner: object, confi
     for tree, cache in rounds:
         own = own_cache(cache, owner)
         num_nodes = len(tree.parents)
-        if tree.tokens.shape != (num_nodes,) or tree.tokens.dtype != torch.int64:
+        if not tree.has_an_id_per_node:
             raise TargetError(
                 f"a tree of {num_nodes} parents has tokens of shape {tuple(tree.tokens.shape)}, {tree.tokens.dtype}; "
                 f"expected ({num_nodes},) and torch.int64"
             )
         spans.append(Span(own, own.transaction.extended(tree.parents), num_nodes))
-        ids: list[int] = tree.tokens.tolist()
-        _check_range(min(ids), max(ids), config)
+        _check_range(min(tree.ids), max(tree.ids), config)
     if len(rounds) > 1 and len({id(cache) for _, cache in rounds}) < len(rounds):
         raise TargetError("the same cache was given twice in one call; expected one tree for each sequence")
     return spans

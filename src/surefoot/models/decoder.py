@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from surefoot.cache.kv import KVCache
 from surefoot.errors import CapacityError, LoadError, TargetError
+from surefoot.models.caches import make_cache
 from surefoot.models.calls import check_capture, check_rounds, check_tokens, own_cache
 from surefoot.models.config import DecoderConfig
 from surefoot.models.forward import Forward, Span
@@ -33,7 +34,7 @@ class DecoderModel(nn.Module):
     """A decoder, as a target or as a draft model.
 
     Built from a config alone, on any device (``meta`` too), it holds parameters only. Whoever fills them calls
-    :meth:`prepare` once afterwards; until then it computes nothing. Outputs are inference tensors: read them, or
+    :meth:`prepare` once afterwards; until then it computes nothing. Read outputs, or
     clone them to change them. ``logits`` are the product in the model's dtype, widened to fp32 (fp64 stays).
     """
 
@@ -198,14 +199,13 @@ class DecoderModel(nn.Module):
             if not isinstance(count, int) or isinstance(count, bool) or count < least:
                 raise CapacityError(f"a cache with {name} {count!r} was asked for; expected an integer from {least} up")
         forward = self._ready()
-        return KVCache(
+        like = torch.empty(0, dtype=forward.cache_dtype, device=self.device)
+        return make_cache(
+            self._config,
             owner=self,
             capacity=length + spare,
-            num_layers=len(self._config.attention_layers),
-            num_kv_heads=self._config.num_kv_heads,
-            head_dim=self._config.head_dim,
             rope=forward.rope_tables.table(length),
-            like=torch.empty(0, dtype=forward.cache_dtype, device=self.device),
+            like=(like, like.to(self.dtype)),
         )
 
     def serves(self, cache: Cache, length: int) -> bool:
@@ -239,15 +239,9 @@ class DecoderModel(nn.Module):
             transaction = cache.transaction
             transaction.require_closed("prefill")
             nodes = transaction.extended(range(-1, len(chunk) - 1))
-            with torch.inference_mode():
-                tokens = torch.tensor(chunk, dtype=torch.int64, device=self.device)
-                x = forward.embed(tokens)
-                x, layers = forward.run(x, [Span(cache, nodes, len(chunk))], capture.layers)
-                first = 0 if capture.logits else len(chunk) - 1 if is_last else len(chunk)
-                final = forward.normalise(x if capture.final else x[first:])
-                logits = forward.unembed(final[first:] if capture.final else final) if first < len(chunk) else None
-            out = TargetOutput(logits=logits, layers=layers, final=final if capture.final else None)
-            transaction.end_commit(len(chunk))
+            first = 0 if capture.logits else len(chunk) - 1 if is_last else len(chunk)
+            out = forward.compute(chunk, [Span(cache, nodes, len(chunk), is_prefill=True)], capture, first=first)
+            cache.commit_chunk(len(chunk))
             yield chunk, out
 
     def score(self, rounds: Sequence[tuple[DraftTree, Cache]], capture: Capture) -> list[TargetOutput]:
@@ -261,15 +255,11 @@ class DecoderModel(nn.Module):
         spans = check_rounds(rounds, self, self._config)
         for span in spans:
             self._check_context(span.cache.length + max(span.nodes.depths) + 1)
-        with torch.inference_mode():
-            tokens = [tree.tokens.to(self.device) for tree, _ in rounds]
-            x = forward.embed(tokens[0] if len(tokens) == 1 else torch.cat(tokens))
-            x, layers = forward.run(x, spans, capture.layers)
-            final = forward.normalise(x)
-            logits = forward.unembed(final)
+        ids = [token for tree, _ in rounds for token in tree.ids]
+        out = forward.compute(ids, spans, capture)
         for span in spans:
             span.cache.transaction.open = span.nodes
-        return _split(TargetOutput(logits=logits, layers=layers, final=final if capture.final else None), spans)
+        return _split(out, spans)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings of ``tokens``: int64 ``[...] -> [..., H]`` in the model's dtype."""

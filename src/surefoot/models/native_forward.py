@@ -8,6 +8,7 @@ Shape suffixes: N rows of the forward, H hidden, V vocabulary.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -23,11 +24,12 @@ from surefoot.errors import TargetError
 from surefoot.models.config import DecoderConfig
 from surefoot.models.forward import Span
 from surefoot.models.weights import AttentionWeights, DenseWeights, LayerWeights
-from surefoot.native import Packed, normalise, pack, pack_in_place, pack_pairs, product, unpack_rows
+from surefoot.native import Packed, pack, pack_in_place, pack_pairs, product, unpack_rows
 from surefoot.native.library import Library
-from surefoot.native.records import KIND_ATTENTION, KIND_COPY, KIND_MLP, Attention, Mlp, type_code
-from surefoot.ops.rope import Factors, RopeTables
+from surefoot.native.records import KIND_ATTENTION, KIND_COPY, KIND_MLP, Attention, Ends, Mlp, type_code
+from surefoot.ops.rope import RopeTables
 from surefoot.tree import path_to
+from surefoot.types import Capture, TargetOutput
 
 IntArray: TypeAlias = NDArray[np.int64]
 
@@ -45,6 +47,8 @@ CONTEXT = 37
 
 _FEW = 16
 """Rows laid out one by one; more are laid out together."""
+NOTHING_SHOWN = (0, 0, 0, 0, 0)
+"""The last words of a ``Call`` that ends with its steps."""
 
 
 def computes(config: DecoderConfig) -> bool:
@@ -88,6 +92,12 @@ class NativeForward:
         self._blocks = [self._layer(index, weights) for index, weights in enumerate(layers)]
         self._head = (pack_in_place if in_place else pack)(embedding if head is None else head)
         self._embedding = None if head is None else embedding
+        self._ends = Ends(
+            head=self._head.record,
+            norm=self._norm.data_ptr(),
+            eps=config.rms_norm_eps,
+            embedding=None if self._embedding is None else self._embedding.data_ptr(),
+        )
         self._programs: dict[tuple[int, ...], IntArray] = {}
 
     @property
@@ -95,52 +105,52 @@ class NativeForward:
         """The instruction set of the kernels."""
         return self._library.instructions
 
+    def compute(self, ids: Sequence[int], spans: Sequence[Span], capture: Capture, *, first: int = 0) -> TargetOutput:
+        """As :meth:`surefoot.models.forward.Forward.compute`, in one call of the kernels.
+
+        Raises:
+            TargetError: no memory was left for what lies between the layers.
+        """
+        count, config = len(ids), self._config
+        program = self._program(tuple(sorted(set(capture.layers))))
+        layers: dict[int, Tensor] = {}
+        if capture.layers:
+            steps = program.copy()
+            layers = {layer: self._rows_of(count) for layer in sorted(set(capture.layers))}
+            steps[steps[:, 0] == KIND_COPY, 2] = [copy.data_ptr() for copy in layers.values()]
+            program = steps
+        final = self._rows_of(count) if capture.final else None
+        logits = torch.empty(count - first, config.vocab_size, dtype=torch.float32) if first < count else None
+        tokens = array("q", ids)
+        shown = (
+            self._ends.address,
+            _address(tokens),
+            0 if final is None else final.data_ptr(),
+            0 if logits is None else logits.data_ptr(),
+            first,
+        )
+        self._call((count, config.hidden_size, 0), spans, program, shown)
+        return TargetOutput(logits=logits, layers=tuple(layers[layer] for layer in capture.layers), final=final)
+
+    def _rows_of(self, count: int) -> Tensor:
+        return torch.empty(count, self._config.hidden_size, dtype=self._dtype)
+
+    def _call(
+        self, stream: tuple[int, int, int], spans: Sequence[Span], steps: IntArray, shown: tuple[int, ...]
+    ) -> None:
+        """Calls the kernels with the words of a ``Call``: rows, width and address of the stream; what is shown."""
+        rows, seen = _long_chain(spans[0]) if _is_long_chain(spans) else _rows(spans)
+        sequences = array("q", [word for span in spans for word in span.cache.record])
+        addresses = (_address(rows), _address(sequences), _address(seen), _address_of(steps))
+        call = array("q", (self._type, *stream, *addresses, len(steps), *shown))
+        if self._library.forward(_address(call)):
+            raise TargetError(f"no memory was left for a forward of {stream[0]} rows; expected room for it")
+
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings ``[N, H]`` of int64 ``[N]``."""
         if self._embedding is not None:
             return functional.embedding(tokens, self._embedding)
         return unpack_rows(self._head, tokens.contiguous())
-
-    def run(self, x: Tensor, spans: Sequence[Span], capture: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """As :meth:`surefoot.models.forward.Forward.run`; ``x [N, H]`` is changed in place.
-
-        Raises:
-            TargetError: no memory was left for what lies between the layers.
-        """
-        steps = self._program(tuple(sorted(set(capture))))
-        captured = {}
-        if capture:
-            steps = steps.copy()
-            captured = {layer: torch.empty_like(x) for layer in sorted(set(capture))}
-            steps[steps[:, 0] == KIND_COPY, 2] = [copy.data_ptr() for copy in captured.values()]
-        self._compute(x, spans, steps)
-        return x, tuple(captured[layer] for layer in capture)
-
-    def _compute(self, x: Tensor, spans: Sequence[Span], steps: IntArray) -> None:
-        rows, seen = _chain_rows(spans[0]) if _is_long_chain(spans) else _rows(spans)
-        # Held until the end: a cache that another thread makes may replace a table that grows.
-        tables = [span.cache.rope.reserve(span.cache.length + len(span.nodes.parents)) for span in spans]
-        sequences = _sequences(spans, tables)
-        call = np.array(
-            [
-                self._type,
-                x.shape[0],
-                x.shape[1],
-                x.data_ptr(),
-                _address(rows),
-                _address(sequences),
-                _address(seen),
-                _address(steps),
-                len(steps),
-            ],
-            dtype=np.int64,
-        )
-        if self._library.forward(_address(call)):
-            raise TargetError(f"no memory was left for a forward of {x.shape[0]} rows; expected room for it")
-
-    def normalise(self, x_NH: Tensor) -> Tensor:
-        """The normalised hidden states that the output head reads."""
-        return normalise(x_NH, self._norm, self._config.rms_norm_eps)
 
     def unembed(self, hidden_NH: Tensor) -> Tensor:
         """Logits of normalised hidden states, fp32 ``[N, V]``."""
@@ -167,10 +177,20 @@ class NativeForward:
 
     def _head_differs(self, x_NH: Tensor) -> bool:
         head = self._head.last(HEAD_OUTPUTS)
-        together = product(self.normalise(x_NH), head)
+        ends = Ends(head=head.record, norm=self._norm.data_ptr(), eps=self._config.rms_norm_eps)
+
+        def shown(start: int, stop: int) -> tuple[Tensor, Tensor]:
+            x, count = x_NH[start:stop].clone(), stop - start
+            final, logits = torch.empty_like(x), torch.empty(count, head.outputs)
+            addresses = (ends.address, 0, final.data_ptr(), logits.data_ptr(), 0)
+            self._call((count, x.shape[1], x.data_ptr()), (), self._program(())[:0], addresses)
+            return final, logits
+
+        together = shown(0, len(x_NH))
         return any(
-            not torch.equal(product(self.normalise(x_NH[start:stop].clone()), head), together[start:stop])
+            not torch.equal(part, whole[start:stop])
             for start, stop in HEAD_SHARES
+            for part, whole in zip(shown(start, stop), together, strict=True)
         )
 
     def _layer_differs(self, x_NH: Tensor, layer: int, generator: torch.Generator) -> bool:
@@ -192,7 +212,7 @@ class NativeForward:
         def compute(rows: Sequence[int], parents: Sequence[int]) -> Tensor:
             nodes = cache.transaction.extended(parents)
             x = x_NH[list(rows)].clone()
-            self._compute(x, [Span(cache, nodes, len(rows))], steps)
+            self._call((*x.shape, x.data_ptr()), [Span(cache, nodes, len(rows))], steps, NOTHING_SHOWN)
             return x
 
         def alone(path: Sequence[int]) -> Tensor:
@@ -260,8 +280,12 @@ def _pack_gate_up(weights: DenseWeights, inner: int) -> Packed:
     return pack_pairs(gate, up, biases)
 
 
-def _address(array: IntArray) -> int:
-    address: int = array.__array_interface__["data"][0]
+def _address(words: array[int]) -> int:
+    return words.buffer_info()[0]
+
+
+def _address_of(steps: IntArray) -> int:
+    address: int = steps.__array_interface__["data"][0]
     return address
 
 
@@ -269,16 +293,7 @@ def _is_long_chain(spans: Sequence[Span]) -> bool:
     return len(spans) == 1 and spans[0].nodes.is_chain and spans[0].num_new > _FEW
 
 
-def _sequences(spans: Sequence[Span], tables: Sequence[Factors]) -> IntArray:
-    """The records ``Sequence [S, 5]`` of a forward."""
-    rows = []
-    for span, (first, second) in zip(spans, tables, strict=True):
-        cache = span.cache
-        rows.append((cache.address, cache.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1]))
-    return np.array(rows, dtype=np.int64)
-
-
-def _chain_rows(span: Span) -> tuple[IntArray, IntArray]:
+def _long_chain(span: Span) -> tuple[array[int], array[int]]:
     """The records ``Row [N, 6]`` of a chain, and the places its rows see of their round."""
     stop = span.cache.length + len(span.nodes.parents)
     places = np.arange(stop - span.num_new, stop, dtype=np.int64)
@@ -287,22 +302,22 @@ def _chain_rows(span: Span) -> tuple[IntArray, IntArray]:
     rows[:, 1:4] = places[:, None]
     rows[:, 4] = np.arange(span.num_new)
     rows[:, 5] = 1
-    return rows, places
+    return array("q", rows.tobytes()), array("q", places.tobytes())
 
 
-def _rows(spans: Sequence[Span]) -> tuple[IntArray, IntArray]:
+def _rows(spans: Sequence[Span]) -> tuple[array[int], array[int]]:
     """The same of any rounds, row by row."""
-    rows: list[tuple[int, int, int, int, int, int]] = []
-    seen: list[int] = []
+    rows = array("q")
+    seen = array("q")
     for index, (cache, (parents, depths, is_chain), num_new) in enumerate((s.cache, s.nodes, s.num_new) for s in spans):
         length = cache.length
         for node in range(len(parents) - num_new, len(parents)):
             place = length + node
             if is_chain:  # all before it lies in one piece, committed or not
-                rows.append((index, place, place, place, len(seen), 1))
+                rows.extend((index, place, place, place, len(seen), 1))
                 seen.append(place)
             else:
                 path = path_to(parents, node)
-                rows.append((index, length + depths[node], place, length, len(seen), len(path)))
-                seen += [length + ancestor for ancestor in path]
-    return np.array(rows, dtype=np.int64), np.array(seen, dtype=np.int64)
+                rows.extend((index, length + depths[node], place, length, len(seen), len(path)))
+                seen.extend([length + ancestor for ancestor in path])
+    return rows, seen

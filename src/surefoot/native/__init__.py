@@ -7,11 +7,23 @@ torch tensors. The sources are in ``source/``.
 from __future__ import annotations
 
 from surefoot.native.library import available, why_not
-from surefoot.native.tensors import Packed, normalise, pack, pack_in_place, pack_pairs, product, unpack_rows
+from surefoot.native.tensors import (
+    Packed,
+    best,
+    best_reference,
+    normalise,
+    pack,
+    pack_in_place,
+    pack_pairs,
+    product,
+    unpack_rows,
+)
 
 __all__ = [
     "Packed",
     "available",
+    "best",
+    "best_reference",
     "normalise",
     "pack",
     "pack_in_place",

@@ -94,8 +94,14 @@ class Row(Record):
     )
 
 
+class Ends(Record):
+    """What a decoder has before and after its layers."""
+
+    _fields_ = (("head", Matrix), ("norm", c_void_p), ("eps", c_double), ("embedding", c_void_p))
+
+
 class Call(Record):
-    """A forward: rows through steps."""
+    """A forward: tokens or rows through steps, and to logits where they are asked for."""
 
     _fields_ = (
         ("type", c_int64),
@@ -107,6 +113,11 @@ class Call(Record):
         ("seen", c_void_p),
         ("steps", c_void_p),
         ("num_steps", c_int64),
+        ("ends", c_void_p),
+        ("tokens", c_void_p),
+        ("final", c_void_p),
+        ("logits", c_void_p),
+        ("first", c_int64),
     )
 
 
@@ -124,5 +135,5 @@ class Product(Record):
     )
 
 
-RECORDS: tuple[type[Record], ...] = (Matrix, Attention, Mlp, Step, Sequence, Row, Call, Product)
+RECORDS: tuple[type[Record], ...] = (Matrix, Attention, Mlp, Step, Sequence, Row, Ends, Call, Product)
 """Every record; the library is asked for the size of each before it is used."""

@@ -164,6 +164,19 @@ def product(x: torch.Tensor, packed: Packed, norm: torch.Tensor | None = None, e
     return y
 
 
+def best(logits: torch.Tensor, width: int) -> list[int]:
+    """The lowest of the likeliest tokens below ``width`` of each row of fp32 ``logits`` [N, W] on the CPU; -1 where there
+    is NaN, or where the largest logit is infinite. The columns lie side by side."""
+    return required().best(logits.data_ptr(), logits.shape[0], logits.stride(0), width)
+
+
+def best_reference(logits: torch.Tensor, width: int) -> list[int]:
+    """The same in torch, on any device and of any float: one transfer."""
+    most, tokens = logits[:, :width].max(dim=1)  # NaN counts as the largest, so a row with one has none that is finite
+    found: list[int] = torch.where(most.isfinite(), tokens, -1).tolist()
+    return found
+
+
 def product_reference(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, norm: torch.Tensor | None, eps: float
 ) -> torch.Tensor:

@@ -6,6 +6,7 @@
 
 namespace SUREFOOT_NAMESPACE {
 
+using surefoot::Ends;
 using surefoot::Mlp;
 using surefoot::Product;
 using surefoot::Step;
@@ -36,6 +37,8 @@ struct Phases {
 // Where a forward keeps what lies between its phases.
 template <class T>
 struct Workshop {
+  bool few;     // rows: every thread norms them for itself, and nobody waits
+  T* stream;    // [rows, hidden], where the caller has none
   T* normed;    // [rows, padded hidden], one for each thread where rows are few
   float* fused; // [rows, query, key and value heads]
   T* inner;     // [rows, padded width of what the second linear of a block reads]
@@ -45,7 +48,7 @@ struct Workshop {
   int64_t group_room;
 };
 
-constexpr int64_t FEW_ROWS = 8;  // so few that every thread norms them for itself, and nobody waits
+constexpr int64_t FEW_ROWS = 8;
 
 struct Sizes {
   int64_t hidden = 0, fused = 0, inner = 0, seen = 0, group = 0, head = 0;
@@ -67,7 +70,7 @@ inline Sizes sizes_of(const Call& call) {
       raise(most.inner, ((const Mlp*)step.block)->inner);
     }
   }
-  for (int64_t i = 0; i < call.num_rows; ++i) raise(most.seen, call.rows[i].committed + call.rows[i].num_seen);
+  for (int64_t i = 0; i < call.num_rows && call.num_steps > 0; ++i) raise(most.seen, call.rows[i].committed + call.rows[i].num_seen);
   most.seen = (most.seen + LANES - 1) / LANES * LANES;
   return most;
 }
@@ -81,10 +84,11 @@ int64_t lay_out(const Call& call, int threads, char* memory, Workshop<T>& shop, 
     used += aligned(bytes);
     return place;
   };
-  const bool few = call.num_rows <= FEW_ROWS;
+  shop.few = call.num_rows <= FEW_ROWS;
+  shop.stream = (T*)take(call.stream ? 0 : call.num_rows * call.hidden * int64_t(sizeof(T)));
   const int64_t normed = aligned(call.num_rows * padded<T>(sizes.hidden) * int64_t(sizeof(T)));
-  char* norms = take(normed * (few ? threads : 1));
-  shop.normed = (T*)(norms + (few ? normed * member : 0));
+  char* norms = take(normed * (shop.few ? threads : 1));
+  shop.normed = (T*)(norms + (shop.few ? normed * member : 0));
   shop.fused = (float*)take(call.num_rows * sizes.fused * int64_t(sizeof(float)));
   shop.inner = (T*)take(call.num_rows * padded<T>(sizes.inner) * int64_t(sizeof(T)));
   const int64_t scores = aligned(sizes.group * sizes.seen * int64_t(sizeof(float)));
@@ -106,7 +110,7 @@ void norm_rows(const Call& call, const float* weight, double eps, Workshop<T>& s
     normalise((const T*)call.stream + row * width, width, weight, eps, out);
     if (stride > width) out[width] = T(0);
   };
-  if (call.num_rows > FEW_ROWS) return phases.share_out(call.num_rows, 4, norm);
+  if (!shop.few) return phases.share_out(call.num_rows, 4, norm);
   if (phases.team.all_taken(phases.now, items)) return;
   for (int64_t row = 0; row < call.num_rows; ++row) norm(row);
 }
@@ -205,10 +209,55 @@ void mlp_block(const Call& call, const Mlp& block, Workshop<T>& shop, Phases& ph
 }
 
 template <class T>
-void forward_of(const Call& call, void* scratch, Team& team, int member) {
+void unpack_row(const Matrix& matrix, int64_t row, T* out) {
+  constexpr int64_t unit = Layout<T>::unit;
+  const int64_t steps = Layout<T>::steps(matrix.inputs), whole = matrix.inputs / unit;
+  const T* from = (const T*)matrix.packed + (row / LANES * steps * LANES + row % LANES) * unit;
+  for (int64_t k = 0; k < whole; ++k) std::memcpy(out + k * unit, from + k * LANES * unit, size_t(unit) * sizeof(T));
+  if (whole < steps) out[whole * unit] = from[whole * LANES * unit];
+}
+
+template <class T>
+void embed(const Call& call, Phases& phases) {
+  const Ends& ends = *call.ends;
+  phases.share_out(call.num_rows, 4, [&](int64_t row) {
+    T* out = (T*)call.stream + row * call.hidden;
+    if (ends.embedding)
+      std::memcpy(out, (const T*)ends.embedding + call.tokens[row] * call.hidden, size_t(call.hidden) * sizeof(T));
+    else
+      unpack_row(ends.head, call.tokens[row], out);
+  });
+}
+
+// What follows the layers: the norm, and the head's logits.
+template <class T>
+void show(const Call& call, Workshop<T>& shop, Phases& phases) {
+  const Ends& ends = *call.ends;
+  if (call.final)
+    phases.share_out(call.num_rows, 4, [&](int64_t row) {
+      normalise((const T*)call.stream + row * call.hidden, call.hidden, ends.norm, ends.eps, (T*)call.final + row * call.hidden);
+    });
+  if (!call.logits) return;
+  Call last = call;
+  last.stream = (T*)call.stream + call.first * call.hidden;
+  last.num_rows -= call.first;
+  const int64_t columns = blocks_of(ends.head);
+  norm_rows(last, ends.norm, ends.eps, shop, phases, columns);
+  Store<float> logits{call.logits, ends.head.outputs, ends.head.outputs};
+  multiply(shop.normed, padded<T>(call.hidden), ends.head, last.num_rows, phases.team, phases.now, logits);
+  phases.next(columns);
+}
+
+template <class T>
+void forward_of(const Call& given, void* scratch, Team& team, int member) {
   Workshop<T> shop;
-  lay_out(call, team.size, (char*)scratch, shop, member);
+  lay_out(given, team.size, (char*)scratch, shop, member);
   Phases phases{team, member};
+  Call call = given;
+  if (!given.stream) {
+    call.stream = shop.stream;
+    embed<T>(call, phases);
+  }
   for (int64_t i = 0; i < call.num_steps; ++i) {
     const Step& step = call.steps[i];
     if (step.kind == surefoot::ATTENTION) {
@@ -225,6 +274,7 @@ void forward_of(const Call& call, void* scratch, Team& team, int member) {
       });
     }
   }
+  if (call.ends) show(call, shop, phases);
 }
 
 inline void forward(const Call& call, void* scratch, Team& team, int member) {
@@ -295,13 +345,7 @@ inline void pack(int64_t type, const void* source, int64_t outputs, int64_t inpu
 
 template <class T>
 void unpack_of(const Matrix& matrix, const int64_t* rows, int64_t count, T* out) {
-  constexpr int64_t unit = Layout<T>::unit;
-  const int64_t steps = Layout<T>::steps(matrix.inputs);
-  for (int64_t i = 0; i < count; ++i) {
-    const T* from = (const T*)matrix.packed + (rows[i] / LANES * steps * LANES + rows[i] % LANES) * unit;
-    for (int64_t input = 0; input < matrix.inputs; ++input)
-      out[i * matrix.inputs + input] = from[input / unit * LANES * unit + input % unit];
-  }
+  for (int64_t i = 0; i < count; ++i) unpack_row(matrix, rows[i], out + i * matrix.inputs);
 }
 
 // Rows of a packed matrix as they were: [count, inputs].
@@ -335,4 +379,5 @@ inline void normalise_rows(int64_t type, const void* x, int64_t num_rows, int64_
       SUREFOOT_NAMESPACE::normalise_rows,                                                                           \
       SUREFOOT_NAMESPACE::race,                                                                                     \
       SUREFOOT_NAMESPACE::mass_above,                                                                               \
+      SUREFOOT_NAMESPACE::best,                                                                                     \
   };

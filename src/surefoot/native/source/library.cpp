@@ -77,7 +77,7 @@ struct ProductJob {
 extern "C" {
 
 // The number of this interface, the one in ../library.py; whoever changes a function or a record changes both.
-int64_t surefoot_abi() { return 3; }
+int64_t surefoot_abi() { return 4; }
 
 // Bytes of a record, which Python compares with its mirror of it; 0 for a name that is none.
 int64_t surefoot_layout(const char* name) {
@@ -87,6 +87,7 @@ int64_t surefoot_layout(const char* name) {
   } records[] = {
       {"Matrix", sizeof(Matrix)}, {"Attention", sizeof(Attention)}, {"Mlp", sizeof(Mlp)},   {"Step", sizeof(Step)},
       {"Sequence", sizeof(Sequence)}, {"Row", sizeof(Row)},         {"Call", sizeof(Call)}, {"Product", sizeof(Product)},
+      {"Ends", sizeof(Ends)},
   };
   for (const auto& record : records)
     if (std::strcmp(record.name, name) == 0) return int64_t(record.size);
@@ -101,7 +102,7 @@ int64_t surefoot_forward(const Call* call) {
   run([](void* data, Team& team, int member) {
     const auto& job = *(const ForwardJob*)data;
     chosen->forward(*job.call, job.scratch, team, member);
-  }, &job, call->num_steps * MOST_PHASES);
+  }, &job, call->num_steps * MOST_PHASES + END_PHASES);
   return 0;
 }
 
@@ -130,6 +131,12 @@ void surefoot_race(uint64_t key, const float* x, int64_t count, double top, doub
 double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound, double* total) {
   const Rounding rounding;
   return chosen->mass_above(x, count, top, temperature, bound, total);
+}
+
+// For each of `rows` rows of logits, which lie `stride` apart, its likeliest token, or -1.
+void surefoot_best(const float* x, int64_t rows, int64_t stride, int64_t count, int64_t* tokens) {
+  const Rounding rounding;
+  for (int64_t row = 0; row < rows; ++row) tokens[row] = chosen->best(x + row * stride, count);
 }
 
 int64_t surefoot_packed_bytes(int64_t type, int64_t outputs, int64_t inputs) { return packed_bytes(type, outputs, inputs); }

@@ -73,17 +73,32 @@ struct Row {
   int64_t num_seen;
 };
 
+// What a decoder has before and after its layers.
+struct Ends {
+  Matrix head;
+  const float* norm;
+  double eps;
+  const void* embedding;  // [vocabulary, hidden], not packed; null: the head's own weight
+};
+
 struct Call {
   int64_t type;
   int64_t num_rows;
   int64_t hidden;
-  void* stream;  // the residual stream [num_rows, hidden], changed in place
+  void* stream;  // the residual stream [num_rows, hidden], changed in place; null: it begins with the tokens' embeddings
   const Row* rows;
   const Sequence* sequences;
   const int64_t* seen;
   const Step* steps;
   int64_t num_steps;
+  const Ends* ends;  // needed for what follows, none of which is where it is null
+  const int64_t* tokens;
+  void* final;     // [num_rows, hidden]: the rows as the head reads them; null: not asked for
+  float* logits;   // of the rows from `first` on, [num_rows - first, vocabulary]; null: not asked for
+  int64_t first;
 };
+
+constexpr int64_t END_PHASES = 4;  // of all that is not a step
 
 // y = x w^T (+ bias), optionally after a norm of x; y in fp32.
 struct Product {
@@ -108,6 +123,7 @@ struct Kernels {
   void (*normalise)(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out);
   void (*race)(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least);
   double (*mass_above)(const float* x, int64_t count, double top, double temperature, float bound, double* total);
+  int64_t (*best)(const float* x, int64_t count);
 };
 
 extern const Kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_avx512_bf16;

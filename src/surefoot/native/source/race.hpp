@@ -96,4 +96,32 @@ inline double mass_above(const float* x, int64_t count, double top, double tempe
   return part;
 }
 
+// The lowest token of the largest logit; -1 where a logit is not a number, or the largest is not finite.
+inline int64_t best(const float* x, int64_t count) {
+  constexpr int64_t PIECE = 4096;
+  float top = -INFINITY;
+  int64_t place = -1;
+  Vec bad = zero();
+  for (int64_t start = 0; start < count; start += PIECE) {
+    const int64_t stop = count - start < PIECE ? count : start + PIECE;
+    Vec most = spread(-INFINITY);
+    int64_t i = start;
+    for (; i + LANES <= stop; i += LANES) {
+      const Vec logits = load(x + i);
+      most = larger(logits, most);
+      bad = bad + larger(spread(-1.0f), smaller(spread(1.0f), logits));  // NaN passes as the second operand, and stays
+    }
+    float here = largest(most);
+    for (; i < stop; ++i) {
+      here = x[i] > here ? x[i] : here;
+      if (x[i] != x[i]) return -1;
+    }
+    if (here > top) top = here, place = start;
+  }
+  const float sound = sum(bad);
+  if (sound != sound || place < 0 || top == INFINITY) return -1;
+  while (x[place] != top) ++place;
+  return place;
+}
+
 }  // namespace SUREFOOT_NAMESPACE
