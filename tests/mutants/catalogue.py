@@ -10,6 +10,7 @@ from tests.mutants.drafting import DRAFTING
 from tests.mutants.examining import EXAMINING
 from tests.mutants.kernels import KERNELS
 from tests.mutants.networks import NETWORKS
+from tests.mutants.recurrence import RECURRENCE
 from tests.mutants.sampling import SAMPLING
 from tests.mutants.serving import SERVING
 from tests.mutants.stopping import STOPPING
@@ -21,6 +22,7 @@ MUTANTS = (
     *SAMPLING,
     *DRAFTING,
     *NETWORKS,
+    *RECURRENCE,
     *KERNELS,
     *SERVING,
     *STOPPING,

@@ -203,7 +203,7 @@ def _decay(a_V: Tensor, rate_V: Tensor, bias_V: Tensor) -> Tensor:
 def _walk(inputs: _Inputs, place: DeltaPlace, shape: DeltaShape) -> Tensor:
     """The rule node by node, each from its parent's state: what each reads after its own write, fp32 ``[N, V, E]``.
 
-    Forgets a state with its last child. Raises nothing of its own.
+    A state is let go of with its last child.
     """
     parents, heads = place.parents, shape.num_value_heads
     first = len(parents) - place.num_new
