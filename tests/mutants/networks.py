@@ -327,8 +327,8 @@ ARITHMETIC = (
         name="query-norm-without-weight",
         bug="a dummy norm: shapes are right, answers are not (vllm 14464)",
         file="models/forward.py",
-        before="qk_NGD = rms_norm(qk_NGD, None, eps) * mixer.qk_norm",
-        after="qk_NGD = rms_norm(qk_NGD, None, eps)",
+        before="qk_NGD = rms_norm(qk_NGD, weights.qk_norm, self._eps)",
+        after="qk_NGD = rms_norm(qk_NGD, None, self._eps)",
         killer=PARITY + "[qwen3, tied]",
     ),
     Mutant(

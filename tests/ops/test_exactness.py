@@ -27,7 +27,7 @@ def shapes(dtype: torch.dtype = torch.float32) -> RowShapes:
     return RowShapes(
         linears={name: (weight, None) for name, weight in weights.items()},
         hidden_size=52,
-        intermediate_size=44,
+        activations=(44,),
         num_heads=4,
         num_kv_heads=2,
         head_dim=16,

@@ -8,7 +8,8 @@ import torch
 
 from surefoot.describe.contents import Contents
 from surefoot.describe.description import Description, Fact, count_in_words, facts_of
-from surefoot.doctor.memory import cache_numbers
+from surefoot.doctor.files import size_in_words
+from surefoot.doctor.memory import cache_numbers, state_bytes
 from surefoot.errors import CheckpointError, LoadError
 from surefoot.loading.checkpoint import shapes_of, structural_problems
 from surefoot.loading.files import read_optional_object
@@ -87,24 +88,57 @@ def _shape_facts(config: DecoderConfig) -> tuple[Fact, ...]:
     sliding = sum(window is not None for window in config.windows)
     return facts_of(
         family=config.model_type,
-        layers=config.num_layers,
+        layers=_layers(config),
         heads=f"{config.num_heads} query, {config.num_kv_heads} key-value, of {config.head_dim}",
         hidden_size=config.hidden_size,
-        feed_forward=config.intermediate_size,
+        delta_heads=_delta_heads(config),
+        feed_forward=config.intermediate_size or None,
+        experts=_experts(config),
         vocabulary=f"{config.vocab_size} rows",
         context=f"{config.context_length} tokens",
-        positions=f"rope {config.rope.kind}, theta {config.rope.theta:g}",
+        positions=f"rope {config.rope.kind}, theta {config.rope.theta:g}{_rotated(config)}",
         sliding_windows=f"{', '.join(map(str, windows))} tokens in {sliding} layers" if sliding else None,
         output_head="tied to the embedding" if config.tied_head else "its own",
     )
 
 
+def _layers(config: DecoderConfig) -> str | int:
+    if not config.delta_layers:
+        return config.num_layers
+    return (
+        f"{config.num_layers}: {len(config.delta_layers)} with a Gated DeltaNet, "
+        f"{len(config.attention_layers)} with {'gated ' * config.gated_attention}attention"
+    )
+
+
+def _delta_heads(config: DecoderConfig) -> str | None:
+    if config.delta is None:
+        return None
+    shape = config.delta
+    return f"{shape.num_key_heads} key of {shape.key_dim}, {shape.num_value_heads} value of {shape.value_dim}"
+
+
+def _experts(config: DecoderConfig) -> str | None:
+    if config.experts is None:
+        return None
+    shape, sparse = config.experts, len(config.sparse_layers)
+    shared = f", and a shared one of {shape.shared_size}" if shape.shared_size else ""
+    where = f" in {sparse} layers" if sparse < config.num_layers else ""
+    return f"{shape.num_experts} of {shape.inner_size}, {shape.num_active} for each token{shared}{where}"
+
+
+def _rotated(config: DecoderConfig) -> str:
+    return f", {config.rope.dim} dimensions of a head" if config.rope.dim < config.head_dim else ""
+
+
 def _cache(config: DecoderConfig, dtype: torch.dtype) -> str:
-    """What a token takes in the cache, on a CPU too where that differs."""
-    numbers = cache_numbers(config)
+    """What a token takes in the cache, on a CPU too where that differs, and what a sequence takes of any length."""
+    numbers, states = cache_numbers(config), state_bytes(config, dtype)
     told = f"{dtype.itemsize * numbers / 1e3:.4g} kB a token in {_name(dtype)}"
     on_cpu = CPU_CACHE_DTYPE.get(dtype, dtype)
-    return told if on_cpu == dtype else f"{told}; {on_cpu.itemsize * numbers / 1e3:.4g} kB on a CPU, in {_name(on_cpu)}"
+    if on_cpu != dtype:
+        told += f"; {on_cpu.itemsize * numbers / 1e3:.4g} kB on a CPU, in {_name(on_cpu)}"
+    return f"{told}; and {size_in_words(states)} of recurrent states" if states else told
 
 
 def _name(dtype: torch.dtype) -> str:

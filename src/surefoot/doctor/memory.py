@@ -17,6 +17,9 @@ from surefoot.options import DTypeName
 
 NAME = "memory"
 WORKING = "Working memory of a forward comes on top."
+_SIDES = 3
+"""Recurrent states are there three times: the committed ones, the tentative ones, and those before the last chunk of a
+long prompt. The tape of a round is working memory."""
 _GROUP_FILES = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     (
@@ -31,11 +34,13 @@ _GROUP_FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Bytes of one model: its weights, and each token in its cache; ``context_length`` tokens at most."""
+    """Bytes of one model: its weights, each token in its cache, ``context_length`` tokens at most, and what a sequence
+    of any length takes there (recurrent states)."""
 
     weights: int
     per_token: int
     context_length: int
+    per_sequence: int = 0
 
     @classmethod
     def of(cls, files: ModelFiles, dtype: DTypeName, device: torch.device) -> Need:
@@ -46,16 +51,26 @@ class Need:
             weights=files.num_parameters * loaded.itemsize,
             per_token=cache_numbers(files.config) * cached.itemsize,
             context_length=files.config.context_length,
+            per_sequence=_SIDES * state_bytes(files.config, loaded),
         )
 
     def cache(self, tokens: int) -> int:
         """Bytes of the cache of a sequence of ``tokens``, as far as the context reaches."""
-        return self.per_token * min(tokens, self.context_length)
+        return self.per_sequence + self.per_token * min(tokens, self.context_length)
 
 
 def cache_numbers(config: DecoderConfig) -> int:
-    """Keys and values of one token in all layers."""
-    return 2 * config.num_layers * config.kv_size
+    """Keys and values of one token in all attention layers."""
+    return 2 * len(config.attention_layers) * config.kv_size
+
+
+def state_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
+    """The memory of all delta layers of a model of ``dtype``, of a sequence of any length."""
+    if config.delta is None:
+        return 0
+    shape = config.delta
+    state = shape.num_value_heads * shape.key_dim * shape.value_dim * torch.float32.itemsize
+    return len(config.delta_layers) * (state + (shape.conv_size - 1) * shape.channels * dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +90,7 @@ def check_memory(needs: tuple[Need, ...], room: Room | None, wanted: int | None)
     asked = f"weights {size_in_words(weights)}, one sequence of {context} tokens {size_in_words(caches)}"
     details = tuple(
         f"{side}: weights {size_in_words(need.weights)}, {need.per_token / 1e3:.4g} kB a token"
+        + (f", {size_in_words(need.per_sequence)} a sequence" if need.per_sequence else "")
         for side, need in zip(("target", "draft model"), needs, strict=False)
     )
     if room is None:

@@ -29,13 +29,13 @@ CONTEXTS = (5, 37, 300)
 class RowShapes:
     """The classes of shapes a model computes rows in.
 
-    ``linears`` maps the name of each class to one weight ``[M, K]`` of it and its bias; ``windows`` are the distinct
-    attention windows, None for none.
+    ``linears`` maps the name of each class to one weight ``[M, K]`` of it and its bias; ``activations`` are the
+    distinct widths of a feed-forward's gate, ``windows`` the distinct attention windows, None for none.
     """
 
     linears: Mapping[str, tuple[Tensor, Tensor | None]]
     hidden_size: int
-    intermediate_size: int
+    activations: tuple[int, ...]
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -65,8 +65,9 @@ def _checks(rows: RowArithmetic, shapes: RowShapes) -> Iterator[tuple[str, Calla
     most = max(ROW_COUNTS)
     norm = partial(rms_norm, weight=None, eps=1e-6)
     yield f"norm of width {shapes.hidden_size}", partial(_rows_differ, norm, draw.normal(most, shapes.hidden_size))
-    gate_up = draw.normal(most, 2 * shapes.intermediate_size)
-    yield f"activation of width {shapes.intermediate_size}", partial(_rows_differ, rows.swiglu, gate_up)
+    for width in shapes.activations:
+        gate_up = draw.normal(most, 2 * width)
+        yield f"activation of width {width}", partial(_rows_differ, rows.swiglu, gate_up)
     for context in CONTEXTS:
         if context + most <= shapes.context_length:
             for window in shapes.windows:
