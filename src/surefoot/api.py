@@ -6,9 +6,10 @@ from dataclasses import replace
 from os import PathLike
 
 from surefoot.drafters import DRAFTERS
+from surefoot.drafters.dflash.drafter import DFlash
 from surefoot.drafters.draft_model import DraftModel
 from surefoot.engine import Engine
-from surefoot.loading import LoadedTarget, load_draft, load_target
+from surefoot.loading import LoadedTarget, find_dflash, load_dflash, load_draft, load_target
 from surefoot.options import DTypeName, Exactness, LoadOptions
 from surefoot.protocols import DrafterModel
 
@@ -27,7 +28,7 @@ def load(
 
     Args:
         target: a directory, the name of a bundled model (``pebble``), or a hub id (``org/name``), in this order.
-        drafter: ``lookup``, ``none``, a draft model named like a target, or any drafter object.
+        drafter: ``lookup``, ``none``, a draft model or a DFlash drafter named like a target, or any drafter object.
         dtype: ``auto`` keeps the checkpoint's.
         device: ``auto``, or any torch device.
         exact: ``require`` insists on row-exact arithmetic, which the CPU kernels are; ``auto`` takes the fast path
@@ -59,6 +60,10 @@ def _drafter(
         return drafter, ()
     if str(drafter) in DRAFTERS:
         return DRAFTERS[str(drafter)](), ()
+    found = find_dflash(drafter)
+    if found is not None:
+        network, notes = load_dflash(found, options, target)
+        return DFlash(network), notes
     # Drafts are checked whatever they are, so the draft model always takes the fast path.
     draft = load_draft(drafter, replace(options, exact="auto", trainable=False), target)
     return DraftModel(draft.model), draft.notes

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from surefoot.drafters.dflash.network import DFlashNetwork
 from surefoot.errors import CheckpointError
 from surefoot.loading.header import StoredTensor
 from surefoot.models.decoder import DecoderModel
-from surefoot.models.family import Family, TensorSpec, as_rows
+from surefoot.models.family import TensorSpec, as_rows
 
 FLOATS: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -23,24 +25,32 @@ FLOATS: Mapping[str, torch.dtype] = {
 """Dtypes weights may have."""
 
 
+class Layout(Protocol):
+    """What may lie in a checkpoint beside the tensors that are read: a family says it."""
+
+    def is_known(self, name: str) -> bool:
+        """Whether a tensor that is not read may be there all the same."""
+        ...
+
+
 def shapes_of(stored: Mapping[str, StoredTensor]) -> dict[str, tuple[int, ...]]:
     """The shapes of a checkpoint's tensors, as a family asks for them."""
     return {name: tensor.shape for name, tensor in stored.items()}
 
 
-def check_tensors(specs: Sequence[TensorSpec], family: Family, stored: Mapping[str, StoredTensor]) -> None:
+def check_tensors(specs: Sequence[TensorSpec], layout: Layout, stored: Mapping[str, StoredTensor]) -> None:
     """Raises ``CheckpointError`` naming every missing, unexpected, misshapen, non-float and non-finite tensor.
 
     Where names, shapes and dtypes are right nothing is read; :func:`fill` looks at the numbers as it copies them.
     """
-    problems = [*structural_problems(specs, family, stored)]
+    problems = [*structural_problems(specs, layout, stored)]
     if problems:
         usable = [spec for spec in specs if spec.name in stored and _fits(spec, stored[spec.name])]
         raise _misfit(stored, problems + _each(usable, stored, _non_finite))
 
 
 def fill(
-    model: DecoderModel,
+    model: DecoderModel | DFlashNetwork,
     specs: Sequence[TensorSpec],
     stored: Mapping[str, StoredTensor],
     dtype: torch.dtype,
@@ -84,7 +94,7 @@ def check_tied_head(stored: Mapping[str, StoredTensor], head: str, embedding: st
         )
 
 
-def _check_cover(model: DecoderModel, specs: Iterable[TensorSpec]) -> None:
+def _check_cover(model: DecoderModel | DFlashNetwork, specs: Iterable[TensorSpec]) -> None:
     """The family's table must fill every row of every parameter once: our invariant, whatever the checkpoint."""
     rows_of = {name: as_rows(parameter) for name, parameter in model.named_parameters()}
     end_of = dict.fromkeys(rows_of, 0)
@@ -97,7 +107,7 @@ def _check_cover(model: DecoderModel, specs: Iterable[TensorSpec]) -> None:
 
 
 def structural_problems(
-    specs: Sequence[TensorSpec], family: Family, stored: Mapping[str, StoredTensor]
+    specs: Sequence[TensorSpec], layout: Layout, stored: Mapping[str, StoredTensor]
 ) -> Iterator[str]:
     """What headers alone show: each missing, unexpected, misshapen and non-float tensor, a line each."""
     expected = {spec.name for spec in specs}
@@ -105,7 +115,7 @@ def structural_problems(
         if spec.name not in stored:
             yield f"missing: {spec.name} {list(spec.shape)}"
     for name, tensor in stored.items():
-        if name not in expected and not family.is_known(name):
+        if name not in expected and not layout.is_known(name):
             yield f"unexpected: {name} {list(tensor.shape)} {tensor.dtype} in {tensor.path.name}"
     for spec in specs:
         tensor_or_none = stored.get(spec.name)

@@ -133,7 +133,7 @@ class DFlashDrafter:
         config, target = self._config, self._target
         if target.vocab_size != config.vocab_size:
             raise PairError(
-                f"the drafter was made for a vocabulary of {config.vocab_size}, and the target's is {target.vocab_size}; "
+                f"the drafter is for a vocabulary of {config.vocab_size}, and the target's is {target.vocab_size}; "
                 "expected the same. Take the target it was made for"
             )
         mask_1H = target.embed(torch.tensor([config.mask_token_id])).to(self._blocks.dtype)

@@ -107,6 +107,10 @@ class DFlashNetwork(nn.Module):
         self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
 
+    def cast(self, dtype: torch.dtype) -> None:
+        """Turns every parameter into ``dtype``."""
+        self.to(dtype)
+
     def context(self, taps: Tensor) -> Tensor:
         """The rows every layer reads, ``[..., S, H]``, of the target's layers side by side, ``[..., S, T * H]``."""
         out: Tensor = self.hidden_norm(self.fc(taps))
