@@ -50,6 +50,7 @@ LAYERS = {
         "stops",
         "stop_strings",
         "text",
+        "train",
     },
     6: {"__main__", "cli"},
 }
@@ -85,7 +86,7 @@ FLAGS = {
     ],
     "doctor": [
         *[*PAIR, *LOADING],
-        *["--num-draft", "--num-draft-tokens", "--context", "--files-only", "--json"],
+        *["--num-draft", "--num-draft-tokens", "--tree-width", "--context", "--files-only", "--json"],
     ],
     "bench": [
         *[*PAIR, *SPECULATION, *LOADING],
@@ -99,7 +100,18 @@ FLAGS = {
         *["--top-k", "--top-p", "--min-p"],
         *["--repetition-penalty", "--presence-penalty", "--frequency-penalty"],
         *["--max-tokens", "--ignore-eos"],
-        *["--num-draft", "--num-draft-tokens", "--draft-sampling"],
+        *["--num-draft", "--num-draft-tokens", "--tree-width", "--draft-sampling"],
+    ],
+    "train": [],
+    "train dflash": [
+        *["--target", "--data", "--out", "--threads", "--json", "--dtype", "--device"],
+        *["--layers", "--heads", "--kv-heads", "--head-dim", "--inner-size", "--block-size", "--taps", "--tap-layer"],
+        *["--mask-token-id", "--rope-theta", "--init", "--anchors", "--gamma"],
+        *["--answers", "--length", "--prompt-tokens", "--answer-tokens", "--temperature", "--greedy-share"],
+        *["--held-out", "--max-sequences"],
+        *["--epochs", "--steps", "--batch", "--at-once", "--learning-rate", "--warmup", "--weight-decay", "--clip"],
+        *["--seed", "--precision"],
+        *["--save-every", "--evaluate-every", "--prefetch", "--check-prompts"],
     ],
     "init": ["--path", "--force", "--json"],
     "config": [],

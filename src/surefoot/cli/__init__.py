@@ -26,6 +26,7 @@ COMMANDS = {
     "bench": "Measures plain decoding against each drafter, and reports what it found.",
     "inspect": "Says what a target or drafter directory is.",
     "prove": "Runs your own pair with and without speculation and compares the tokens.",
+    "train": "Trains a drafter for a target of yours.",
     "init": "Writes a commented settings file.",
     "config": "Reads and changes the settings file.",
 }
