@@ -66,7 +66,7 @@ LAW = [
     *["--logit-bias", "--forbidden-token", "--allowed-token"],
     *["--min-tokens", "--max-tokens", "--stop", "--stop-token-id", "--ignore-eos", "--seed"],
 ]
-SPECULATION = ["--num-draft", "--num-draft-tokens", "--acceptance", "--draft-sampling"]
+SPECULATION = ["--num-draft", "--num-draft-tokens", "--tree-width", "--acceptance", "--draft-sampling"]
 LOADING = ["--dtype", "--device", "--exact", "--prefill-chunk"]
 FLAGS = {
     "": ["--version"],

@@ -9,6 +9,7 @@ from dataclasses import replace
 from surefoot.conversation import Conversation
 from surefoot.drafters import DRAFTERS
 from surefoot.drafters.none import NoDrafts
+from surefoot.drafters.stacked import Stacked
 from surefoot.errors import OptionError, PromptError, TokenizerError
 from surefoot.opening import Asked, Message, OnRound, Opener, Prompt
 from surefoot.options import MAX_SEED, SamplingParams, SpeculativeOptions
@@ -54,7 +55,10 @@ class Engine:
         self.sampling_defaults = sampling_defaults
         self.notes = tuple(notes)
         self._opener = Opener(target=target, tokenizer=tokenizer)
-        self._by_method = {name: make() for name, make in DRAFTERS.items()} | {self.drafter.method: self.drafter}
+        drafters: list[DrafterModel] = [make() for make in DRAFTERS.values()]
+        if isinstance(self.drafter, Stacked):
+            drafters.append(self.drafter.then)
+        self._by_method = {one.method: one for one in (*drafters, self.drafter)}
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ class Opener:
             drafter=drafter,
             sampler=sampler,
             stops=stops,
-            policy=FixedPolicy(speculative.num_draft),
+            policy=FixedPolicy(speculative.num_draft, speculative.tree_width),
             verify=verify_reject if rejecting else verify,
             vocab_size=self.target.vocab_size,
             keeps_drafter=keeps_drafter,

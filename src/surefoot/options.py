@@ -133,6 +133,8 @@ class SpeculativeOptions:
     Attributes:
         method: how to guess: ``none``, ``lookup``, or the method of the drafter that was loaded; None takes that one.
         num_draft: tokens drafted per round; 0 decodes plainly.
+        tree_width: guesses that may stand side by side after a token. Above 1 drafters that know several (dflash) draft
+            trees of num_draft tokens, and the others chains as ever.
         acceptance: ``match`` (the target draws with noise keyed by position; output is the same with and without
             speculation) or ``reject`` (rejection sampling: the same law, other tokens).
         draft_sampling: how a draft model guesses at temperature > 0; None is the drafter's own default.
@@ -140,6 +142,7 @@ class SpeculativeOptions:
 
     method: str | None = None
     num_draft: int = 4
+    tree_width: int = 1
     acceptance: Acceptance = "match"
     draft_sampling: DraftSampling | None = None
 
@@ -147,6 +150,7 @@ class SpeculativeOptions:
         _check(self.method is None or isinstance(self.method, str), f"method is {self.method!r}", "a name or None")
         _check_count("num_draft", self.num_draft, 0)
         _check(self.num_draft <= 64, f"num_draft is {self.num_draft}", "at most 64")
+        _check_count("tree_width", self.tree_width, 1)
         _check(self.acceptance in ("match", "reject"), f"acceptance is {self.acceptance!r}", "'match' or 'reject'")
         _check(
             self.draft_sampling in (None, "shared", "argmax"),

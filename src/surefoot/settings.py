@@ -33,8 +33,11 @@ from surefoot.options import Environment, LoadOptions, SamplingParams, Speculati
 Value: TypeAlias = bool | int | float | str
 Lines: TypeAlias = Mapping[tuple[str, ...], int]
 
-METHODS = ("none", "lookup", "draft")
-"""How to draft, by name."""
+METHODS = ("none", "lookup", "draft", "dflash", "lookup+draft", "lookup+dflash")
+"""How to draft, by name; with a ``+`` the first is asked before the second."""
+
+WITHOUT_MODEL = ("none", "lookup")
+"""Methods beside which no draft model is named."""
 
 METHODS_ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("ngram", "suffix", "prompt_lookup", "pld"), "lookup"),
@@ -45,7 +48,7 @@ METHODS_ELSEWHERE: Mapping[str, str] = {
 
 PAIR_KEYS: Mapping[str, type] = {"draft_model": str, "method": str, "lookup_min": int, "threads": int}
 RECORD_KEYS: Mapping[type, tuple[str, ...]] = {
-    SpeculativeOptions: ("num_draft", "acceptance", "draft_sampling"),
+    SpeculativeOptions: ("num_draft", "tree_width", "acceptance", "draft_sampling"),
     LoadOptions: ("dtype", "device", "exact", "prefill_chunk"),
     SamplingParams: (
         *("temperature", "top_k", "top_p", "min_p"),
@@ -303,7 +306,7 @@ def overlay(layers: Sequence[Layer]) -> Layer:
         values |= layer.values
         origins |= layer.origins
         level |= dict.fromkeys(layer.values, number)
-    if "draft_model" in values and values.get("method", "draft") != "draft":
+    if "draft_model" in values and values.get("method") in WITHOUT_MODEL:
         dropped = "method" if level["draft_model"] > level["method"] else "draft_model"
         del values[dropped], origins[dropped]
     return Layer(values=values, origins=origins)

@@ -81,6 +81,7 @@ SHARED: dict[str, tuple[str | None, Read]] = {
     "--ignore-eos": (None, sampled("ignore_eos")),
     "--seed": ("77", sampled("seed")),
     "--num-draft": ("2", speculated("num_draft")),
+    "--tree-width": ("3", speculated("tree_width")),
     "--acceptance": ("reject", speculated("acceptance")),
     "--draft-sampling": ("argmax", speculated("draft_sampling")),
     "--dtype": ("float64", lambda seen: seen.engine.target.embed(torch.tensor([1])).dtype),

@@ -12,6 +12,9 @@ from surefoot.options import SpeculativeOptions
 
 PLAIN = "plain"
 PREDICTION = "prediction"
+BRANCHING = ("dflash",)
+"""Methods that draft trees where they may; with a tree width above 1 they are measured both ways."""
+TREE = "-tree"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,7 @@ class Arm:
     """One way of answering.
 
     Attributes:
-        name: ``plain``, a drafter's method, or ``prediction``.
+        name: ``plain``, a drafter's method (followed by ``-tree`` where it drafts trees), or ``prediction``.
         speculative: how requests speculate.
         predicts: whether a question's prediction goes along; such an arm answers questions that have one.
     """
@@ -47,16 +50,15 @@ def arms(engine: Engine, chosen: Sequence[str], speculative: SpeculativeOptions)
     names = offered(engine)
     unknown = [name for name in chosen if name not in names]
     if unknown:
-        own = "; a draft model offers draft" if "draft" not in names else ""
+        own = "" if len(names) > 2 else "; a draft model offers draft, a DFlash drafter dflash"
         raise OptionError(f"found method {unknown[0]!r}; expected one of {', '.join(names)}{own}")
-    drafting = [
-        Arm(
-            name=name,
-            # Beside a prediction goes lookup, so that what it adds is seen without another drafter's cost.
-            speculative=replace(speculative, method="lookup" if name == PREDICTION else name),
-            predicts=name == PREDICTION,
-        )
-        for name in names
-        if not chosen or name in chosen
-    ]
-    return (Arm(name=PLAIN, speculative=replace(speculative, method="none", num_draft=0)), *drafting)
+    found = [Arm(name=PLAIN, speculative=replace(speculative, method="none", num_draft=0))]
+    for name in names:
+        if chosen and name not in chosen:
+            continue
+        # Beside a prediction goes lookup, so that what it adds is seen without another drafter's cost.
+        asked = replace(speculative, method="lookup" if name == PREDICTION else name)
+        found.append(Arm(name=name, speculative=replace(asked, tree_width=1), predicts=name == PREDICTION))
+        if name in BRANCHING and speculative.tree_width > 1:
+            found.append(Arm(name=name + TREE, speculative=asked))
+    return tuple(found)

@@ -58,7 +58,9 @@ class Extent:
     method: Annotated[
         tuple[str, ...],
         typer.Option(
-            "--method", metavar="[lookup|draft|prediction]", help="May be repeated; by default all the pair offers."
+            "--method",
+            metavar="[lookup|draft|dflash|lookup+dflash|prediction]",
+            help="May be repeated; by default all the pair offers.",
         ),
     ] = ()
     questions: Annotated[
@@ -129,7 +131,8 @@ def command(
     if sampling.max_tokens < 2:
         raise OptionError(f"--max-tokens is {sampling.max_tokens}; expected at least 2: the prefill draws the first")
     asked = extent.asked()
-    engine = pair.load(options)
+    stacked = next((method for method in extent.method if method.startswith("lookup+")), None)
+    engine = (pair if stacked is None else replace(pair, method=stacked)).load(options)
     show_notes(engine.notes)
     settings = extent.settings(engine, asked, arms(engine, extent.method, speculative), sampling)
     run = _run(engine, asked, settings, speculative.num_draft)

@@ -9,7 +9,7 @@ from typing import Any
 from surefoot.cli.speculative_config import FLAG, expand
 from surefoot.errors import OptionError
 from surefoot.options import Environment
-from surefoot.settings import Layer, Settings, overlay, read_settings
+from surefoot.settings import WITHOUT_MODEL, Layer, Settings, overlay, read_settings
 
 COMMAND_LINE = "command line"
 
@@ -64,7 +64,7 @@ def _typed(parsed: Parsed, keys: Collection[str]) -> Layer:
         if key in given or key in parsed.given:
             raise OptionError(f"{FLAG} and --{key.replace('_', '-')} both say it; expected one of the two")
         given[key], origins[key] = value, FLAG
-    if "method" in given and given["method"] != "draft" and "draft_model" in given:
+    if given.get("method") in WITHOUT_MODEL and "draft_model" in given:
         raise OptionError(
             f"--method {given['method']} came with --draft-model {given['draft_model']}; expected one of the two"
         )

@@ -29,7 +29,7 @@ from surefoot.settings import read_settings
 
 COLORS: dict[Level, str] = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red", "SKIP": "dim"}
 
-_SPECULATIVE = Source(record=SpeculativeOptions, only=("num_draft",), names=SPECULATIVE.names)
+_SPECULATIVE = Source(record=SpeculativeOptions, only=("num_draft", "tree_width"), names=SPECULATIVE.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ SAMPLING = Source(
 )
 SPECULATIVE = Source(
     record=SpeculativeOptions,
-    only=("num_draft", "acceptance", "draft_sampling"),
+    only=("num_draft", "tree_width", "acceptance", "draft_sampling"),
     names={"num_draft": ("--num-draft", "--num-draft-tokens")},
 )
 LOAD = Source(record=LoadOptions, only=("dtype", "device", "exact", "prefill_chunk"))

@@ -10,14 +10,14 @@ from typing import Annotated
 import torch
 import typer
 
-from surefoot.api import load
+from surefoot.api import Guess, load
 from surefoot.cli.flags import NO_FLAG
 from surefoot.drafters.lookup import Lookup
 from surefoot.engine import Engine
 from surefoot.errors import ModelNotFoundError, OptionError
 from surefoot.loading.resolve import resolve
 from surefoot.options import Environment, LoadOptions
-from surefoot.settings import METHODS, value_problem
+from surefoot.settings import METHODS, WITHOUT_MODEL, value_problem
 
 _METHODS = "[" + "|".join(METHODS) + "]"
 
@@ -39,11 +39,16 @@ class Pair:
         ),
     ]
     draft_model: Annotated[
-        str | None, typer.Option("--draft-model", metavar="MODEL", help="A smaller model with the same tokenizer.")
+        str | None,
+        typer.Option(
+            "--draft-model", metavar="MODEL", help="A smaller model with the same tokenizer, or a DFlash drafter."
+        ),
     ] = None
     method: Annotated[
         str | None,
-        typer.Option("--method", metavar=_METHODS, help="How to draft; draft with --draft-model, else lookup."),
+        typer.Option(
+            "--method", metavar=_METHODS, help="How to draft; by --draft-model where there is one, else lookup."
+        ),
     ] = None
     lookup_min: Annotated[
         int | None,
@@ -75,20 +80,24 @@ class Pair:
             problem = None if value is None else value_problem(name, value)
             if problem:
                 raise OptionError("--" + problem.replace(name, name.replace("_", "-"), 1))
-        if self.method == "draft" and self.draft_model is None:
-            said = (
-                f"{self._from_file['method']}: method is draft" if "method" in self._from_file else "--method is draft"
-            )
+        if self.method not in (None, *WITHOUT_MODEL) and self.draft_model is None:
+            where = f"{self._from_file['method']}: method" if "method" in self._from_file else "--method"
+            said = f"{where} is {self.method}"
             raise OptionError(f"{said}, and there is no draft model; add --draft-model MODEL, or take lookup")
-        if self.method in ("none", "lookup") and self.draft_model is not None:
+        if self.method in WITHOUT_MODEL and self.draft_model is not None:
             raise OptionError(f"--method {self.method} came with --draft-model; expected one of the two")
-        if self.lookup_min is not None and "lookup_min" not in self._from_file and self.drafter != "lookup":
+        if self.lookup_min is not None and "lookup_min" not in self._from_file and not self._looks_up:
             raise OptionError(f"--lookup-min came with the drafter {self.drafter!r}; expected --method lookup")
 
     @property
     def drafter(self) -> str:
         """What the drafter is called: ``none``, ``lookup`` or the draft model's name."""
         return self.draft_model or self.method or "lookup"
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether lookup drafts, alone or first."""
+        return self.drafter == "lookup" or (self.method or "").startswith("lookup+")
 
     @property
     def _from_file(self) -> Mapping[str, str]:
@@ -100,15 +109,22 @@ class Pair:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         self._check_draft_model()
-        drafter = None if self.drafter == "none" else self.drafter
-        return load(
+        lookup: Guess = "lookup" if self.lookup_min is None else Lookup(min_match=self.lookup_min)
+        drafter: Guess | None = {"none": None, "lookup": lookup}.get(self.drafter, self.drafter)
+        engine = load(
             self.model,
-            drafter if self.lookup_min is None or self.drafter != "lookup" else Lookup(min_match=self.lookup_min),
+            (lookup, self.draft_model) if self._looks_up and self.draft_model else drafter,
             dtype=options.dtype,
             device=options.device,
             exact=options.exact,
             prefill_chunk=options.prefill_chunk,
         )
+        if self.method not in (None, engine.drafter.method):
+            raise OptionError(
+                f"--method is {self.method}, and {self.drafter} drafts by {engine.drafter.method}; expected the same. "
+                "Leave --method out, or choose another --draft-model"
+            )
+        return engine
 
     def _check_draft_model(self) -> None:
         """Says which line named a draft model that is not there."""

@@ -35,7 +35,9 @@ _SAMPLING = Source(
     ),
     defaults={"max_tokens": 128},
 )
-_SPECULATIVE = Source(record=SpeculativeOptions, only=("num_draft", "draft_sampling"), names=SPECULATIVE.names)
+_SPECULATIVE = Source(
+    record=SpeculativeOptions, only=("num_draft", "tree_width", "draft_sampling"), names=SPECULATIVE.names
+)
 _LOAD = Source(record=LoadOptions, only=LOAD.only, defaults={"exact": "require"})
 
 

@@ -30,7 +30,8 @@ dtype = "auto"                 # auto keeps the checkpoint's; float32, bfloat16,
 device = "auto"                # auto, cpu, cuda, cuda:1, ...
 
 # The rest is optional. These are the defaults, but for the sampling: that is an example.
-# method = "draft"             # none, lookup or draft
+# method = "draft"             # none, lookup, draft, dflash, lookup+draft or lookup+dflash
+# tree_width = 1               # guesses side by side: above 1 dflash drafts trees of num_draft tokens
 # lookup_min = 2               # lookup drafts after this many equal tokens
 # acceptance = "match"         # match: the same text as without speculation; reject: the same law
 # draft_sampling = "shared"    # how a draft model guesses above temperature 0: shared or argmax

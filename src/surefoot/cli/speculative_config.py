@@ -10,10 +10,14 @@ from surefoot.settings import Value
 
 FLAG = "--speculative-config"
 
-METHODS: Mapping[str, str] = {"ngram": "lookup", "ngram_gpu": "lookup", "suffix": "lookup", "draft_model": "draft"}
+METHODS: Mapping[str, str] = {
+    **dict.fromkeys(("ngram", "ngram_gpu", "suffix"), "lookup"),
+    "draft_model": "draft",
+    "dflash": "dflash",
+}
 """Methods we have, under vLLM's names."""
 
-TRAINED_METHODS = ("eagle", "eagle3", "medusa", "mtp", "mlp_speculator", "dflash", "dspark", "custom_class")
+TRAINED_METHODS = ("eagle", "eagle3", "medusa", "mtp", "mlp_speculator", "dspark", "custom_class")
 """Methods of vLLM whose heads are not served here."""
 
 _CHOICES: Mapping[str, tuple[str, Mapping[str, str]]] = {

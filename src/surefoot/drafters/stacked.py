@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from surefoot.drafters.lookup import Lookup
 from surefoot.errors import OptionError
 from surefoot.protocols import Drafter, DrafterModel, Sampler, Target
 from surefoot.types import Capture, DraftTree, Plan, TargetOutput
@@ -21,13 +20,12 @@ class Stacked:
     """The models of both.
 
     Args:
-        then: what drafts where the first has no guess.
         first: what is asked first; it must not read the target's rows.
+        then: what drafts where the first has no guess.
     """
 
-    def __init__(self, then: DrafterModel, first: DrafterModel | None = None) -> None:
-        self.first: DrafterModel = Lookup(min_match=MIN_MATCH) if first is None else first
-        self.then = then
+    def __init__(self, first: DrafterModel, then: DrafterModel) -> None:
+        self.first, self.then = first, then
 
     @property
     def method(self) -> str:
