@@ -6,6 +6,7 @@ Shape suffixes: W sequences side by side, S tokens of one, N blocks of one, B ro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,13 @@ from surefoot.drafters.dflash.config import DFlashConfig, layers_by_rule, to_jso
 from surefoot.drafters.dflash.drafter import DFlash
 from surefoot.drafters.dflash.loss import default_gamma, slot_weights
 from surefoot.drafters.dflash.network import DFlashNetwork
-from surefoot.drafters.dflash.reading import parse
-from surefoot.errors import CheckpointError, OptionError
-from surefoot.loading.checkpoint import read
-from surefoot.loading.files import read_json_object, read_optional_object, regular_file
+from surefoot.errors import OptionError
+from surefoot.loading.dflash import find_dflash, load_dflash
+from surefoot.loading.files import read_optional_object
 from surefoot.loading.loaded import LoadedTarget
-from surefoot.loading.shards import stored_tensors
 from surefoot.models.decoder import DecoderModel
 from surefoot.ops.rope import Rope
+from surefoot.options import LoadOptions
 from surefoot.train.blocks import Blocks, draw_anchors, make_blocks
 from surefoot.train.checkpoint import write_atomically, write_json
 from surefoot.train.data import Sequences, Split
@@ -102,14 +102,14 @@ class DFlashMethod:
     def __init__(self, target: LoadedTarget, options: DFlashOptions, *, seed: int, dtype: torch.dtype) -> None:
         """``dtype`` is that of the matrix products: fp32, or bf16 by torch's automatic casts."""
         self._options, self._config, self._dtype = options, shape_for(target, options), dtype
-        self._target = target.model
+        self._loaded, self._target = target, target.model
         device = target.model.device
         self.network = new_network(self._config, seed)
         with torch.no_grad():
             self.network.norm.weight.copy_(final_norm(target.model))
         self.network.to(device)
         if options.init is not None:
-            load_weights(options.init, self.network)
+            load_weights(options.init, self.network, target)
         self._weights = slot_weights(options.block_size - 1, options.gamma or default_gamma(options.block_size), device)
         self._head = frozen_head(target.model, self._config.hidden_size, dtype)
         self._mask_row = self._embed(torch.tensor([self._config.mask_token_id], device=device))[0]
@@ -160,11 +160,12 @@ class DFlashMethod:
                     "one that no text has. Give another with --mask-token-id"
                 )
 
-    def drafter(self) -> DFlash:
-        """The drafter as it decodes, with the weights as they stand and are saved."""
-        network = new_network(self._config, 0)
-        network.load_state_dict(self.network.state_dict())
-        return DFlash(network.to(self._target.device, self._target.dtype).requires_grad_(False), whole_block=True)
+    def load(self, folder: Path) -> DFlash:
+        """The drafter in the folder, as any program of ours reads it."""
+        found = find_dflash(folder)
+        assert found is not None, folder
+        network, _ = load_dflash(found, LoadOptions(), self._loaded)
+        return DFlash(network, whole_block=True)
 
     def save(self, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors`` in the released layout, in the target's dtype."""
@@ -238,32 +239,22 @@ def final_norm(target: DecoderModel) -> Tensor:
     return scale
 
 
-def load_weights(folder: Path, network: DFlashNetwork) -> None:
+def load_weights(folder: Path, network: DFlashNetwork, target: LoadedTarget) -> None:
     """Fills the network with another drafter's weights.
 
     Raises:
-        CheckpointError: there is none of the same shape.
+        LoadError: there is no DFlash drafter of the target.
+        OptionError: it has another shape.
     """
-    path = regular_file(folder, "config.json") if folder.is_dir() else None
-    if path is None:
-        raise CheckpointError(f"{folder}: found no config.json; expected a DFlash drafter to begin with")
-    found, stored = parse(read_json_object(path), str(path)), stored_tensors(folder)
-    fields = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "num_taps")
-    for name in (*fields, "block_size", "target_layer_ids", "mask_token_id", "rope", "windows", "causal"):
-        theirs, ours = getattr(found, name), getattr(network.config, name)
-        if theirs != ours:
-            raise CheckpointError(
-                f"{path}: {name} is {theirs}, and the drafter to train has {ours}; expected the same shape. Give the "
+    found = find_dflash(folder)
+    if found is None:
+        raise OptionError(f"{folder} is no DFlash drafter; expected one to begin with. Name another, or none")
+    loaded, _ = load_dflash(found, LoadOptions(dtype="float32"), target)
+    for field in fields(DFlashConfig):
+        theirs, ours = getattr(loaded.config, field.name), getattr(network.config, field.name)
+        if theirs != ours and field.name != "num_target_layers":
+            raise OptionError(
+                f"{folder}: {field.name} is {theirs}, and the drafter to train has {ours}; expected the same. Give the "
                 "options it was trained with, or leave --init out"
             )
-    parameters = dict(network.named_parameters())
-    if stored.keys() != parameters.keys():
-        raise CheckpointError(f"{folder}: the tensors {sorted(stored.keys() ^ parameters.keys())[:3]} do not fit")
-    with torch.no_grad():
-        for name, values in read(stored.values()):
-            parameter = parameters[name]
-            if values.shape != parameter.shape:
-                raise CheckpointError(
-                    f"{folder}: {name} is {list(values.shape)}; expected {list(parameter.shape)}, as its config says"
-                )
-            parameter.copy_(values)
+    network.load_state_dict(loaded.state_dict())

@@ -65,8 +65,8 @@ class Method(Protocol[LessonT]):
         ``[S - 1, K]``, False past the end."""
         ...
 
-    def drafter(self) -> DrafterModel:
-        """The drafter as it decodes, with the weights as they stand."""
+    def load(self, folder: Path) -> DrafterModel:
+        """What :meth:`save` wrote, as it drafts; all that it drafts in one forward."""
         ...
 
     def save(self, folder: Path) -> None:

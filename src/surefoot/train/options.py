@@ -92,7 +92,7 @@ class Schedule:
     epochs: float = 4.0
     steps: int | None = None
     batch: int = 8
-    at_once: int = 1
+    at_once: int = 4
     learning_rate: float = 1e-3
     warmup: float = 0.04
     weight_decay: float = 0.0

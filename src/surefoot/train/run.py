@@ -213,7 +213,7 @@ def _train(
         return
     folder.update(offline=trainer.acceptance().as_json())
     if asked.pace.check_prompts:
-        engine = Engine(target.model, method.drafter(), target.tokenizer, eos_token_ids=target.eos_token_ids)
+        engine = Engine(target.model, method.load(folder.path), target.tokenizer, eos_token_ids=target.eos_token_ids)
         check = check_loop(engine, method, reader, split.held_out, asked.pace.check_prompts)
         folder.update(loop=check.as_json())
     folder.update(state="finished", provenance=Provenance.collect(str(target.model.device)).as_json())
