@@ -76,9 +76,9 @@ class Request:
 
     def new_events(self) -> Iterator[Event]:
         """Events that were not handed out yet."""
-        while self.num_sent < len(self.stops.events):
+        for event in self.stops.events[self.num_sent :]:
             self.num_sent += 1
-            yield self.stops.events[self.num_sent - 1]
+            yield event
 
     def read_prompt_alone(self) -> None:
         """Scores the prompt of a request that emits nothing, where that was asked for."""
@@ -123,13 +123,13 @@ class Stream:
         return self
 
     def __next__(self) -> Event:
-        require_idle(self._events)
         try:
             return next(self._events)
         except StopIteration:
             self._ended = True
             raise
         except BaseException:
+            require_idle(self._events)
             self._ended = self._failed = True
             raise
 

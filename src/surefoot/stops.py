@@ -133,7 +133,9 @@ class RequestStops:
         self._count += 1
         finish = self._reason(token)
         shown = "" if finish == "stop" else self._text.feed((token,))
-        text, finish = self._cut(shown, finish)
+        text = shown
+        if finish is not None or self._limits.stop:
+            text, finish = self._cut(shown, finish)
         event = Event(token=token, text=text, origin=origin, round=self._round, finish_reason=finish, logprobs=logprobs)
         refused = self._on_token is not None and self._on_token(event) is False
         if finish is None and (refused or self.cancelled):

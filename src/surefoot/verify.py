@@ -122,7 +122,7 @@ def _check_law(q: Tensor, p: Tensor, token: int) -> None:
 
 
 def _check_rows(tree: DraftTree, logits: Tensor) -> None:
-    if len(logits) != len(tree):
+    if logits.shape[0] != len(tree):
         raise TargetError(f"the target scored {len(logits)} rows; expected {len(tree)}, one for each node of the tree")
 
 

@@ -26,7 +26,7 @@ def longest_match_reference(tokens: list[int], token: int) -> tuple[int, int]:
 def automaton_of(tokens: list[int]) -> SuffixAutomaton:
     automaton = SuffixAutomaton()
     for token in tokens:
-        automaton.extend(token)
+        automaton.extend((token,))
     return automaton
 
 
@@ -36,6 +36,16 @@ def test_match_is_the_longest_and_most_recent(tokens: list[int], token: int) -> 
     assert automaton_of(tokens).longest_match(token) == longest_match_reference(tokens, token)
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=8), st.integers(0, 3))
+def test_tokens_appended_together_are_as_one_by_one(runs: list[list[int]], token: int) -> None:
+    together, tokens = SuffixAutomaton(), [token for run in runs for token in run]
+    for run in runs:
+        together.extend(run)
+    assert together.longest_match(token) == longest_match_reference(tokens, token)
+    assert together.tokens == tokens
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=60))
 def test_asking_changes_nothing(tokens: list[int]) -> None:
@@ -43,7 +53,7 @@ def test_asking_changes_nothing(tokens: list[int]) -> None:
     for token in tokens:
         asked.longest_match(1 - token)
         asked.longest_match(token)
-        asked.extend(token)
+        asked.extend((token,))
     silent = automaton_of(tokens)
     assert [asked.longest_match(t) for t in (0, 1)] == [silent.longest_match(t) for t in (0, 1)]
 

@@ -49,7 +49,7 @@ LOOKUPS = (
         name="suffix-ends-are-stale",
         bug="the first occurrence is continued instead of the most recent one",
         file="drafters/suffix.py",
-        before="            self._end[state] = index",
+        before="            ends[state] = index",
         after="            pass",
         killer=SUFFIX + "test_match_is_the_longest_and_most_recent",
     ),

@@ -12,12 +12,11 @@ class FixedPolicy:
     """
 
     def __init__(self, num_draft: int, width: int = 1) -> None:
-        self._num_draft, self._width = num_draft, width
+        self._plans = tuple(Plan(num_nodes=count, depth=count, width=width) for count in range(num_draft + 1))
 
     def plan(self, remaining: int) -> Plan:
         """``remaining - 1`` at most: the round's last token is the target's own."""
-        count = max(0, min(self._num_draft, remaining - 1))
-        return Plan(num_nodes=count, depth=count, width=self._width)
+        return self._plans[max(0, min(len(self._plans), remaining) - 1)]
 
     def update(self, verdict: Verdict, seconds: float) -> None:
         """Ignores the round."""

@@ -65,8 +65,7 @@ class LookupDrafter:
     def observe(self, tokens: Sequence[int], out: TargetOutput, path: Sequence[int] | None) -> None:
         """Appends committed tokens to the text."""
         start = len(self._text.tokens)
-        for token in tokens:
-            self._text.extend(token)
+        self._text.extend(tokens)
         if path is not None:
             if self._answers and self._answers[-1].stop == start:
                 start = self._answers.pop().start

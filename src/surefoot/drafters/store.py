@@ -98,6 +98,8 @@ class PastAnswers:
 
         None where no match of more than ``longer_than`` tokens goes on.
         """
+        if not self._segments:
+            return None
         self._read(text)
         longest: list[int] | None = None
         for segment, match in zip(self._segments, self._matches, strict=True):

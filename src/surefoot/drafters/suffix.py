@@ -35,11 +35,16 @@ class SuffixAutomaton:
         self._length = [0]
         self._end = [-1]
         self._last = 0
-        for token in tokens:
-            self.extend(token)
+        self.extend(tokens)
 
-    def extend(self, token: int) -> None:
-        """Appends a token."""
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Appends tokens."""
+        states = [self._append(token) for token in tokens]
+        for back, state in enumerate(reversed(states), 1):
+            self._refresh_ends(state, len(self.tokens) - back)
+
+    def _append(self, token: int) -> int:
+        """Appends a token; the state of all tokens so far."""
         index = len(self.tokens)
         self.tokens.append(token)
         state = self._add_state({}, self._length[self._last] + 1, 0, index)
@@ -50,7 +55,7 @@ class SuffixAutomaton:
         if walk != -1:
             self._link[state] = self._split(walk, token)
         self._last = state
-        self._refresh_ends(state, index)
+        return state
 
     def longest_match(self, token: int) -> tuple[int, int]:
         """The longest suffix of ``tokens + [token]`` that occurs in ``tokens``: its length and the most recent index it
@@ -71,8 +76,7 @@ class SuffixAutomaton:
         )
         copy._next = [dict(continuations) for continuations in self._next]
         copy._last = self._last
-        for token in tokens:
-            copy.extend(token)
+        copy.extend(tokens)
         return copy
 
     def holds(self, tokens: Iterable[int]) -> bool:
@@ -131,9 +135,13 @@ class SuffixAutomaton:
         return clone
 
     def _refresh_ends(self, state: int, index: int) -> None:
-        state = self._link[state]
+        """Notes that the suffixes of ``state`` end at ``index``; of tokens appended together the last comes first.
+
+        Where a suffix is known to end later, so do all shorter ones.
+        """
+        ends, links = self._end, self._link
         for _ in range(_MOST_HOPS):
-            if state <= 0:
+            state = links[state]
+            if state <= 0 or ends[state] > index:
                 return
-            self._end[state] = index
-            state = self._link[state]
+            ends[state] = index

@@ -10,51 +10,53 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import sizeof
+from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from surefoot.cache.kv import KVCache
+from surefoot.cache.base import OpenNodes
+from surefoot.cache.hybrid import HybridCache
+from surefoot.cache.recurrent import Replayer
 from surefoot.errors import TargetError
+from surefoot.models.caches import make_cache
 from surefoot.models.config import DecoderConfig
 from surefoot.models.forward import Span
-from surefoot.models.weights import AttentionWeights, DenseWeights, LayerWeights
-from surefoot.native import Packed, pack, pack_in_place, pack_pairs, product, unpack_rows
+from surefoot.models.native_blocks import feed_forward_block, mixer_block
+from surefoot.models.native_states import NUM_WORDS, NativeReplayer, state_words
+from surefoot.models.selftest import CONTEXT, ROW_COUNTS, layer_differs, replay_differs
+from surefoot.models.weights import LayerWeights
+from surefoot.native import pack, pack_in_place, product, unpack_rows
 from surefoot.native.library import Library
-from surefoot.native.records import KIND_ATTENTION, KIND_COPY, KIND_MLP, Attention, Ends, Mlp, type_code
+from surefoot.native.records import KIND_COPY, Ends, Record, type_code
+from surefoot.native.records import Sequence as SequenceRecord
 from surefoot.ops.rope import RopeTables
 from surefoot.tree import path_to
 from surefoot.types import Capture, TargetOutput
 
-IntArray: TypeAlias = NDArray[np.int64]
-
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)
-MOST_HEAD_DIM = 256
+MOST_HEAD_DIM, MOST_TAPS = 256, 8
+"""Sizes the kernels have room for: of an attention head, and of a delta layer's convolution."""
 
-ROW_COUNTS = (2, 3, 4, 7, 8, 9, 16)
-"""Rows side by side in the self-test."""
 HEAD_SHARES = ((0, 1), (3, 5), (1, 4), (9, 13), (2, 9), (6, 14), (5, 14), (15, 16))
 HEAD_OUTPUTS = 4096
 """Of the head, so many last outputs are tested: the whole one would take longer than all the rest."""
-TREE = (-1, 0, 0, 1, 1, 2, 2, 3)
-CONTEXT = 37
-"""Keys committed before the rows under test."""
-
 _FEW = 16
 """Rows laid out one by one; more are laid out together."""
 NOTHING_SHOWN = (0, 0, 0, 0, 0)
 """The last words of a ``Call`` that ends with its steps."""
+_WORD = 8
+_SEQUENCE_WORDS = sizeof(SequenceRecord) // _WORD
 
 
 def computes(config: DecoderConfig) -> bool:
-    """Whether the kernels compute every kind of layer of this shape; torch does what they do not."""
-    plain = not (config.delta_layers or config.sparse_layers or config.gated_attention or config.centred_norms)
-    return plain and config.head_dim <= MOST_HEAD_DIM
+    """Whether the kernels have room for layers of this shape; torch computes those they have none for."""
+    taps = 1 if config.delta is None else config.delta.conv_size
+    return config.head_dim <= MOST_HEAD_DIM and taps <= MOST_TAPS
 
 
 class NativeForward:
@@ -70,6 +72,7 @@ class NativeForward:
 
     Attributes:
         cache_dtype: what keys and values are kept in.
+        replayer: commits paths of delta layers as these forwards compute them; None where there are no such layers.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class NativeForward:
         self.cache_dtype = torch.float32
         self.rope_tables = RopeTables(config.rope, dtype=torch.float32, device=norm.device)
         self._library, self._config = library, config
+        self.replayer: Replayer | None = None if config.delta is None else NativeReplayer(library)
         self._dtype, self._type = embedding.dtype, type_code(embedding.dtype)
         self._norm = norm.float().contiguous()
         self._kept: list[object] = []
@@ -98,7 +102,8 @@ class NativeForward:
             eps=config.rms_norm_eps,
             embedding=None if self._embedding is None else self._embedding.data_ptr(),
         )
-        self._programs: dict[tuple[int, ...], IntArray] = {}
+        self._ends_address = self._ends.address
+        self._programs: dict[tuple[int, ...], array[int]] = {}
 
     @property
     def instructions(self) -> str:
@@ -112,18 +117,18 @@ class NativeForward:
             TargetError: no memory was left for what lies between the layers.
         """
         count, config = len(ids), self._config
-        program = self._program(tuple(sorted(set(capture.layers))))
-        layers: dict[int, Tensor] = {}
+        program, layers = self._program(()), dict[int, Tensor]()
         if capture.layers:
-            steps = program.copy()
             layers = {layer: self._rows_of(count) for layer in sorted(set(capture.layers))}
-            steps[steps[:, 0] == KIND_COPY, 2] = [copy.data_ptr() for copy in layers.values()]
-            program = steps
+            program = array("q", self._program(tuple(layers)))
+            copies = [word for word in range(0, len(program), 3) if program[word] == KIND_COPY]
+            for word, copy in zip(copies, layers.values(), strict=True):
+                program[word + 2] = copy.data_ptr()
         final = self._rows_of(count) if capture.final else None
         logits = torch.empty(count - first, config.vocab_size, dtype=torch.float32) if first < count else None
         tokens = array("q", ids)
         shown = (
-            self._ends.address,
+            self._ends_address,
             _address(tokens),
             0 if final is None else final.data_ptr(),
             0 if logits is None else logits.data_ptr(),
@@ -136,15 +141,33 @@ class NativeForward:
         return torch.empty(count, self._config.hidden_size, dtype=self._dtype)
 
     def _call(
-        self, stream: tuple[int, int, int], spans: Sequence[Span], steps: IntArray, shown: tuple[int, ...]
+        self, stream: tuple[int, int, int], spans: Sequence[Span], steps: array[int], shown: tuple[int, ...]
     ) -> None:
         """Calls the kernels with the words of a ``Call``: rows, width and address of the stream; what is shown."""
         rows, seen = _long_chain(spans[0]) if _is_long_chain(spans) else _rows(spans)
         sequences = array("q", [word for span in spans for word in span.cache.record])
-        addresses = (_address(rows), _address(sequences), _address(seen), _address_of(steps))
-        call = array("q", (self._type, *stream, *addresses, len(steps), *shown))
+        states = self._open_states(spans, sequences)
+        addresses = (_address(rows), _address(sequences), _address(seen), _address(steps))
+        call = array("q", (self._type, *stream, *addresses, len(steps) // 3, *shown))
         if self._library.forward(_address(call)):
             raise TargetError(f"no memory was left for a forward of {stream[0]} rows; expected room for it")
+        del states  # which the kernels read until here
+
+    def _open_states(self, spans: Sequence[Span], sequences: array[int]) -> array[int]:
+        """The records ``States`` of a forward, told to its sequences; empty where no layer has any."""
+        words = array("q")
+        if self._config.delta is None:
+            return words
+        first_row = 0
+        for span in spans:
+            cache = span.cache
+            assert isinstance(cache, HybridCache), cache
+            cache.states.open(cache.transaction.open, span.nodes, keeps_tape=not span.is_prefill)
+            words.extend(state_words(cache.states, span.nodes, cache.length, first_row, span.num_new))
+            first_row += span.num_new
+        for index in range(len(spans)):
+            sequences[(index + 1) * _SEQUENCE_WORDS - 1] = _address(words) + index * NUM_WORDS * _WORD
+        return words
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings ``[N, H]`` of int64 ``[N]``."""
@@ -168,12 +191,15 @@ class NativeForward:
         return found
 
     def _checks(self) -> Iterator[tuple[str, Callable[[], bool]]]:
+        config = self._config
         generator = torch.Generator().manual_seed(0)
-        x_NH = torch.randn(max(ROW_COUNTS), self._config.hidden_size, generator=generator).to(self._dtype)
+        x_NH = torch.randn(max(ROW_COUNTS), config.hidden_size, generator=generator).to(self._dtype)
         yield "the output head", partial(self._head_differs, x_NH)
-        for window in dict.fromkeys(self._config.windows):
-            name = "a layer" if window is None else f"a layer of window {window}"
-            yield name, partial(self._layer_differs, x_NH, self._config.windows.index(window), generator)
+        kinds: dict[str, int] = {}
+        for layer in range(config.num_layers):
+            kinds.setdefault(_kind_of(config, layer), layer)
+        for name, layer in kinds.items():
+            yield name, partial(self._layer_differs, x_NH, layer, generator)
 
     def _head_differs(self, x_NH: Tensor) -> bool:
         head = self._head.last(HEAD_OUTPUTS)
@@ -194,99 +220,76 @@ class NativeForward:
         )
 
     def _layer_differs(self, x_NH: Tensor, layer: int, generator: torch.Generator) -> bool:
-        """Whether some node of a chain or tree comes out otherwise than at the end of its path, row after row."""
+        """Whether some node of a chain or tree comes out otherwise than at the end of its path, row after row, or a
+        path's commit leaves other states."""
         config, most = self._config, max(ROW_COUNTS)
         length = max(0, min(CONTEXT, config.context_length - most))
-        cache = KVCache(
+        cache = make_cache(
+            _first_layers(config, layer + 1),
             owner=self,
             capacity=length + most,
-            num_layers=layer + 1,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
             rope=self.rope_tables.table(length + most),
-            like=torch.empty(0, dtype=self.cache_dtype),
+            like=(torch.empty(0, dtype=self.cache_dtype), x_NH),
+            replayer=self.replayer,
         )
         cache.fill_committed(length, generator)
-        steps = self._program(())[2 * layer : 2 * layer + 2]
+        steps = self._program(())[6 * layer : 6 * layer + 6]
 
-        def compute(rows: Sequence[int], parents: Sequence[int]) -> Tensor:
-            nodes = cache.transaction.extended(parents)
-            x = x_NH[list(rows)].clone()
-            self._call((*x.shape, x.data_ptr()), [Span(cache, nodes, len(rows))], steps, NOTHING_SHOWN)
+        def compute(x: Tensor, nodes: OpenNodes) -> Tensor:
+            self._call((*x.shape, x.data_ptr()), [Span(cache, nodes, len(x))], steps, NOTHING_SHOWN)
             return x
 
-        def alone(path: Sequence[int]) -> Tensor:
-            outs = []
-            for node in path:
-                outs.append(compute([node], [-1]))
-                cache.transaction.open = cache.transaction.extended([-1])
-                cache.commit([0])
-            cache.truncate(length)
-            return torch.cat(outs)
-
-        chain = alone(range(most))
-        if any(not torch.equal(compute(range(n), range(-1, n - 1)), chain[:n]) for n in ROW_COUNTS):
+        if layer_differs(compute, cache, x_NH):
             return True
-        together = compute(range(len(TREE)), TREE)
-        paths = [path_to(TREE, node) for node in range(len(TREE)) if node not in TREE]
-        return any(not torch.equal(alone(path), together[list(path)]) for path in paths)
+        if layer not in config.delta_layers:
+            return False
+        assert isinstance(cache, HybridCache), cache
+        return replay_differs(compute, cache, x_NH)
 
-    def _layer(self, index: int, weights: LayerWeights) -> tuple[int, int]:
-        """Addresses of a layer's two blocks."""
-        config, mixer, feed_forward = self._config, weights.mixer, weights.feed_forward
-        assert isinstance(mixer, AttentionWeights), mixer
-        assert isinstance(feed_forward, DenseWeights), feed_forward
-        qkv, out = pack(mixer.qkv, mixer.qkv_bias), pack(mixer.out, mixer.out_bias)
-        norms = [mixer.norm.float().contiguous(), feed_forward.norm.float().contiguous()]
-        head_norm = None if mixer.qk_norm is None else mixer.qk_norm.float().contiguous()
-        attention = Attention(
-            qkv=qkv.record,
-            out=out.record,
-            norm=norms[0].data_ptr(),
-            head_norm=None if head_norm is None else head_norm.data_ptr(),
-            heads=config.num_heads,
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            window=config.windows[index] or 0,
-            layer=index,
-            cache_type=type_code(self.cache_dtype),
-            eps=config.rms_norm_eps,
-            scale=config.head_dim**-0.5,
-        )
-        inner = config.intermediate_size
-        gate_up, down = _pack_gate_up(feed_forward, inner), pack(feed_forward.down, feed_forward.down_bias)
-        mlp = Mlp(
-            gate_up=gate_up.record, down=down.record, norm=norms[1].data_ptr(), inner=inner, eps=config.rms_norm_eps
-        )
-        self._kept += [qkv, out, gate_up, down, norms, head_norm, attention, mlp]
-        return attention.address, mlp.address
+    def _layer(self, index: int, weights: LayerWeights) -> tuple[tuple[int, Record], tuple[int, Record]]:
+        """A layer's two blocks: what they are, and their records."""
+        mixer = mixer_block(weights.mixer, self._config, index, self.cache_dtype)
+        feed_forward = feed_forward_block(weights.feed_forward, self._config)
+        self._kept += [mixer, feed_forward]
+        return (mixer.kind, mixer.record), (feed_forward.kind, feed_forward.record)
 
-    def _program(self, layers: tuple[int, ...]) -> IntArray:
-        """The steps of a forward, ``[steps, 3]``: each layer's blocks, and a copy after each of ``layers``."""
+    def _program(self, layers: tuple[int, ...]) -> array[int]:
+        """The words of a forward's steps: each layer's blocks, and a copy after each of ``layers``."""
         known = self._programs.get(layers)
         if known is None:
-            steps = []
-            for index, (attention, mlp) in enumerate(self._blocks):
-                steps += [(KIND_ATTENTION, attention, 0), (KIND_MLP, mlp, 0)]
+            known = array("q")
+            for index, blocks in enumerate(self._blocks):
+                for kind, record in blocks:
+                    known.extend((kind, record.address, 0))
                 if index in layers:
-                    steps.append((KIND_COPY, 0, 0))
-            known = self._programs[layers] = np.array(steps, dtype=np.int64)
+                    known.extend((KIND_COPY, 0, 0))
+            self._programs[layers] = known
         return known
 
 
-def _pack_gate_up(weights: DenseWeights, inner: int) -> Packed:
-    biases = (None, None) if weights.gate_up_bias is None else weights.gate_up_bias.split(inner)
-    gate, up = weights.gate_up.split(inner)
-    return pack_pairs(gate, up, biases)
+def _kind_of(config: DecoderConfig, layer: int) -> str:
+    """What a layer is called; layers of one name are computed by the same kernels."""
+    window = config.windows[layer]
+    name = "a delta layer" if layer in config.delta_layers else "a layer"
+    if window is not None and layer not in config.delta_layers:
+        name += f" of window {window}"
+    return name + " with experts" * (layer in config.sparse_layers)
+
+
+def _first_layers(config: DecoderConfig, count: int) -> DecoderConfig:
+    """The shape of a decoder of the first ``count`` layers."""
+    kept = frozenset(range(count))
+    return replace(
+        config,
+        num_layers=count,
+        windows=config.windows[:count],
+        delta_layers=config.delta_layers & kept,
+        sparse_layers=config.sparse_layers & kept,
+    )
 
 
 def _address(words: array[int]) -> int:
     return words.buffer_info()[0]
-
-
-def _address_of(steps: IntArray) -> int:
-    address: int = steps.__array_interface__["data"][0]
-    return address
 
 
 def _is_long_chain(spans: Sequence[Span]) -> bool:
