@@ -62,8 +62,8 @@ class Place:
 class _Bar(Watcher):
     """Draws the run on the terminal, and stops it on SIGINT or SIGTERM."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, *, quiet: bool) -> None:
+        self._progress, self._quiet = progress, quiet
         self._tasks: dict[str, TaskID] = {}
         self.stopped_by: int | None = None
 
@@ -72,7 +72,11 @@ class _Bar(Watcher):
 
     def trained(self, report: Report) -> None:
         accepted = "" if report.accepted is None else f"  held-out accepted {report.accepted:.2f}"
-        self._show("steps", f"loss {report.loss:.3f}{accepted}", report.step, report.num_steps)
+        text = f"loss {report.loss:.3f}{accepted}"
+        self._show("steps", text, report.step, report.num_steps)
+        if report.evaluated and not self._quiet:
+            line = f"step {report.step} of {report.num_steps}  {text}"
+            self._progress.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def stopping(self) -> bool:
         return self.stopped_by is not None
@@ -129,7 +133,7 @@ def dflash(
         show_notes(target.notes)
     asked = Asked(data=place.data, out=place.out, texts=texts, schedule=schedule, shape=shape, pace=pace)
     with progress_bar() as progress:
-        bar = _Bar(progress)
+        bar = _Bar(progress, quiet=place.as_json)
         with bar.catching():
             folder = train_dflash(target, asked, bar)
     if place.as_json:

@@ -199,16 +199,21 @@ def _train(
 ) -> None:
     reader = FeatureReader(target.model, method.capture)
     trainer = Trainer(method, reader, split, asked.schedule, asked.pace, folder.state)
-    done = trainer.run(watcher.trained, watcher.stopping)
-    method.save(folder.path)
-    progress = trainer.progress
-    folder.update(
-        step=progress.step,
-        num_steps=trainer.num_steps,
-        seconds=round(progress.seconds, 1),
-        losses=progress.losses,
-        evaluations=progress.evaluations,
-    )
+
+    def saved() -> None:
+        """Brings the drafter and the record up to the state."""
+        progress = trainer.progress
+        method.save(folder.path)
+        folder.update(
+            step=progress.step,
+            num_steps=trainer.num_steps,
+            seconds=round(progress.seconds, 1),
+            losses=progress.losses,
+            evaluations=progress.evaluations,
+        )
+
+    done = trainer.run(watcher.trained, watcher.stopping, saved)
+    saved()  # a process that ended between two files left an older one
     if not done:
         return
     folder.update(offline=trainer.acceptance().as_json())

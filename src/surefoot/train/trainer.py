@@ -40,12 +40,14 @@ class Report:
         num_steps: of the whole run.
         loss: the mean loss of what this step learnt from, in nats.
         accepted: guesses accepted per held-out block when it was last looked at; None before that.
+        evaluated: whether it was looked at after this very step.
     """
 
     step: int
     num_steps: int
     loss: float
     accepted: float | None
+    evaluated: bool
 
 
 class Trainer(Generic[LessonT]):
@@ -86,8 +88,15 @@ class Trainer(Generic[LessonT]):
         )
         self.progress = restore(path, method.network, self._optimizer)
 
-    def run(self, watch: Callable[[Report], None], stopping: Callable[[], bool]) -> bool:
-        """Trains to the last step, or until ``stopping``; saves; whether the last step was reached.
+    def run(
+        self,
+        watch: Callable[[Report], None],
+        stopping: Callable[[], bool] = lambda: False,
+        saved: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Trains to the last step, or until ``stopping``; whether the last step was reached.
+
+        ``saved`` is called whenever the state was written; that is so at the end, too.
 
         Raises:
             TrainingError: the loss or its gradient is not finite, or the state cannot be saved. The last state on the
@@ -106,6 +115,7 @@ class Trainer(Generic[LessonT]):
                 stop = stopping()
                 if is_last or stop or done % self._pace.save_every == 0:
                     self.save()
+                    saved()
                 if stop:
                     break
         return self.progress.step == self.num_steps
@@ -125,6 +135,7 @@ class Trainer(Generic[LessonT]):
             num_steps=self.num_steps,
             loss=self.progress.losses[-1],
             accepted=evaluations[-1][1] if evaluations else None,
+            evaluated=bool(evaluations) and evaluations[-1][0] == self.progress.step,
         )
 
     def _parts(self, step: int) -> list[tuple[Sequences, list[np.random.Generator]]]:
