@@ -29,6 +29,15 @@ RENDER_FAULTS = (
 """What an expression of a template can raise."""
 
 
+OTHER_PARTS = frozenset(
+    f"{before}{kind}{after}"
+    for kind in ("image", "video", "audio")
+    for before in ("", "input_")
+    for after in ("", "_url")
+)
+"""Kinds of parts of a message, as type or as field, that hold no text."""
+
+
 class _Generation(Extension):
     """Lets ``{% generation %}`` blocks, which mark a trainer's loss mask, render as their content."""
 
@@ -120,3 +129,12 @@ def _check_messages(messages: Sequence[Message]) -> None:
         found = next((type(item).__name__ + " in the list" for item in messages if not isinstance(item, Mapping)), None)
     if found is not None:
         raise PromptError(f"found {found} as chat messages; expected a list of {{'role': ..., 'content': ...}}")
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, (list, tuple)) else ():
+            other = OTHER_PARTS.intersection((*part, str(part.get("type")))) if isinstance(part, Mapping) else None
+            if other:
+                raise PromptError(
+                    f"found a part of a message that is no text ({min(other)}); expected text: models here read text "
+                    "alone, those that come with the weights to read images too. Leave the part out"
+                )

@@ -125,6 +125,26 @@ def test_what_are_no_messages_is_a_prompt_error(messages: list[dict[str, object]
         ChatTemplate({"default": "x"}, {}).render(messages)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "image": "cat.png"},
+        {"type": "image_url", "image_url": {"url": "data:"}},
+        {"image": "cat.png"},
+        {"type": "video"},
+        {"type": "input_audio", "input_audio": {}},
+    ],
+)
+def test_a_part_that_is_no_text_is_refused_before_a_template_makes_placeholders_of_it(part: dict[str, object]) -> None:
+    template = ChatTemplate(
+        {"default": "{% for p in messages[0].content %}{{ p.text or '<|image_pad|>' }}{% endfor %}"}, {}
+    )
+    text = {"type": "text", "text": "what is this?"}
+    assert template.render([{"role": "user", "content": [text]}]) == "what is this?"
+    with pytest.raises(PromptError, match="no text"):
+        template.render([{"role": "user", "content": [text, part]}])
+
+
 def test_the_year_of_today_comes_from_the_clock() -> None:
     rendered = ChatTemplate({"default": "{{ strftime_now('%Y') }}"}, {}).render([{"role": "user", "content": "hi"}])
     assert rendered.isdigit()
