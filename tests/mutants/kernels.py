@@ -126,8 +126,8 @@ FORWARD = (
     Mutant(
         name="every-layer-has-the-first-layers-window",
         bug="layers with and without a window are computed alike",
-        file="models/native_forward.py",
-        before="window=config.windows[index] or 0,",
+        file="models/native_blocks.py",
+        before="window=config.windows[layer] or 0,",
         after="window=config.windows[0] or 0,",
         killer=SHOWN + "[qwen2, biases, some windows]",
     ),
@@ -150,8 +150,8 @@ FORWARD = (
     Mutant(
         name="the-selftest-computes-no-trees",
         bug="siblings that disturb each other pass for exact",
-        file="models/native_forward.py",
-        before="return any(not torch.equal(alone(path), together[list(path)]) for path in paths)",
+        file="models/selftest.py",
+        before="return any(not torch.equal(alone(path), tree[list(path)]) for path in paths)",
         after="return not paths",
         killer=SELFTEST + "test_a_tree_that_differs_from_its_paths_is_found",
     ),
@@ -235,8 +235,8 @@ SOURCES = (
         name="head-norms-have-no-weight",
         bug="the scale of each head's norm is left out",
         file="native/source/kernels.hpp",
-        before="x[i] = widen(ones_normed[i]) * weight[i];",
-        after="x[i] = widen(ones_normed[i]) + 0 * weight[i];",
+        before="rounded(kept * load_first(weight + i, size - i), as)",
+        after="rounded(kept + zero() * load_first(weight + i, size - i), as)",
         killer=REFERENCE,
     ),
     Mutant(

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from surefoot.native import pack, pack_pairs
 from surefoot.native.library import required
-from surefoot.native.records import KIND_ATTENTION, KIND_MLP, Attention, Call, Mlp, Row, Step, type_code
+from surefoot.native.records import KIND_ATTENTION, KIND_MLP, Attention, Call, Mlp, Record, Row, Step, type_code
 from surefoot.native.records import Sequence as SequenceRecord
 from surefoot.ops.attention import Sight, attend_rows
 from surefoot.ops.mlp import swiglu
@@ -63,7 +63,7 @@ def narrowing(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
     return lambda x: x if dtype == torch.float32 else x.to(dtype).double()
 
 
-def call(x_NH: Tensor, kind: int, block: Attention | Mlp, nodes: Sequence[Node], sequences: object) -> Tensor:
+def call(x_NH: Tensor, kind: int, block: Record, nodes: Sequence[Node], sequences: object) -> Tensor:
     """One step over a copy of the rows."""
     out = x_NH.clone()
     seen, rows = [0], (Row * max(1, len(nodes)))()
@@ -100,6 +100,8 @@ class Heads:
     window: int | None = None
     qk_norm: bool = False
     bias: bool = False
+    gated: bool = False
+    norm_once: bool = False
 
 
 class AttentionBlock:
@@ -114,6 +116,7 @@ class AttentionBlock:
         self.out = (draw(hidden, query) * query**-0.5).to(dtype)
         self.qkv_bias = 0.2 * draw(fused, seed=1) if shape.bias else None
         self.out_bias = 0.2 * draw(hidden, seed=1) if shape.bias else None
+        self.gate = (draw(query, hidden, seed=2) * hidden**-0.5).to(dtype) if shape.gated else None
         rotated_heads = shape.heads + shape.kv_heads
         self.head_norm = 1 + 0.2 * draw(rotated_heads, shape.head_dim) if shape.qk_norm else None
         self.scale = shape.head_dim**-0.5
@@ -124,7 +127,11 @@ class AttentionBlock:
     def pack(self) -> AttentionBlock:
         """Lays the weights out for the kernels; returns itself."""
         shape = self.shape
-        self.packed = pack(self.qkv, self.qkv_bias), pack(self.out, self.out_bias)
+        qkv = self.qkv if self.gate is None else torch.cat((self.qkv, self.gate))
+        bias = self.qkv_bias
+        if bias is not None and self.gate is not None:
+            bias = torch.cat((bias, torch.zeros(len(self.gate))))
+        self.packed = pack(qkv, bias), pack(self.out, self.out_bias)
         self.record = Attention(
             qkv=self.packed[0].record,
             out=self.packed[1].record,
@@ -138,6 +145,8 @@ class AttentionBlock:
             cache_type=type_code(self.cache_dtype),
             eps=EPS,
             scale=self.scale,
+            gated=shape.gated,
+            norm_once=shape.norm_once,
         )
         return self
 
@@ -167,7 +176,8 @@ class AttentionBlock:
         heads = fused.view(len(x_NH), -1, shape.head_dim)
         qk_NGD, v_NKD = heads.split_with_sizes((shape.heads + shape.kv_heads, shape.kv_heads), 1)
         if self.head_norm is not None:
-            qk_NGD = narrow(narrow(rms_norm(qk_NGD, None, EPS)) * self.head_norm.double())
+            normed = rms_norm(qk_NGD, None, EPS)
+            qk_NGD = narrow((normed if shape.norm_once else narrow(normed)) * self.head_norm.double())
         q_NGD, k_NKD = rotate(qk_NGD, *self._factors(nodes)).split_with_sizes((shape.heads, shape.kv_heads), 1)
         for node, key, value in zip(nodes, k_NKD, v_NKD, strict=True):
             rows = caches[node.sequence]
@@ -177,7 +187,10 @@ class AttentionBlock:
             rows = caches[node.sequence]
             sight = Sight(0, None, (torch.tensor(visible(node, shape.window)),))
             mixed.append(attend_rows(query[None], rows[2 * LAYER], rows[2 * LAYER + 1], sight))
-        out = narrow(functional.linear(narrow(torch.cat(mixed)), self.out.double(), _double(self.out_bias)))
+        mixed_NX = torch.cat(mixed)
+        if self.gate is not None:
+            mixed_NX = mixed_NX * narrow(functional.linear(h, self.gate.double())).sigmoid()
+        out = narrow(functional.linear(narrow(mixed_NX), self.out.double(), _double(self.out_bias)))
         return narrow(x_NH + out)
 
     def _factors(self, nodes: Sequence[Node]) -> Factors:

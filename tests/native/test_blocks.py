@@ -42,6 +42,10 @@ ATTENTIONS = {
     "heads of 128": Heads(hidden=129, heads=5, kv_heads=1, head_dim=128, qk_norm=True, window=17),
     "heads of 256": Heads(hidden=65, heads=2, kv_heads=1, head_dim=256, window=1),
     "48 heads in groups of 6": Heads(hidden=31, heads=48, kv_heads=8, head_dim=8, window=40),
+    "heads of 40, gated": Heads(hidden=51, heads=4, kv_heads=2, head_dim=40, rotated=10, qk_norm=True, gated=True),
+    "heads of 256, gated": Heads(
+        hidden=70, heads=2, kv_heads=1, head_dim=256, rotated=64, qk_norm=True, gated=True, norm_once=True
+    ),
     "heads of 34, a group of 8": Heads(hidden=97, heads=8, kv_heads=1, head_dim=34, rotated=6, qk_norm=True, bias=True),
 }
 MLPS = {

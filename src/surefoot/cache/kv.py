@@ -5,12 +5,14 @@ Shape suffixes: L layers, K key-value heads, C capacity, N rows, T rows read, D 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from surefoot.cache.base import Transaction
+from surefoot.native import available
 from surefoot.ops.rope import RopeTable
 
 LayerRows = tuple[Tensor, ...]
@@ -48,8 +50,9 @@ class KVCache:
         self.rope = rope
         # Held: another cache may make the table longer, which lets go of these.
         first, second = self._factors = rope.reserve(self.capacity)
-        self.record = (self._rows_LKCD.data_ptr(), self.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1])
-        """The words of the kernels' ``Sequence``: where rows and rotations lie."""
+        rotations = (first.data_ptr(), second.data_ptr(), first.shape[-1])
+        self.record = (self._rows_LKCD.data_ptr(), self.capacity, *rotations, 0)
+        """The words of the kernels' ``Sequence``: where rows and rotations lie, and no states."""
 
     @property
     def length(self) -> int:
@@ -144,6 +147,14 @@ class KVCache:
             self._move(nodes[settled:], self.length + settled)
 
     def _move(self, nodes: Sequence[int], start: int) -> None:
+        """Moves the rows of ``nodes``, ascending, to row ``start`` and on: none of them lies before where it goes."""
+        kernels = available() if self._rows_LKCD.is_cpu else None
+        if kernels is not None:
+            doubled_layers, num_kv_heads, capacity, head_dim = self._rows_LKCD.shape
+            places = array("q", [self.length + node for node in nodes])
+            planes = doubled_layers * num_kv_heads, capacity, head_dim * self._rows_LKCD.element_size()
+            kernels.move_rows(self._rows_LKCD.data_ptr(), *planes, places.buffer_info()[0], len(places), start)
+            return
         with torch.inference_mode():  # the cache may have been made in inference mode, and is then written only there
             rows = torch.tensor(nodes, device=self._rows_LKCD.device) + self.length
             kept_LKND = self._rows_LKCD.index_select(2, rows)

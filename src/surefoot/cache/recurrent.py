@@ -240,6 +240,8 @@ class RecurrentStates:
             if length:
                 self._kept, self._kept_length = self._front.beside(), length
                 self._kept.copy(self._front)
+            else:
+                self._front.clear()
         self._reached = 0
 
     def _reserve(self, num_nodes: int, num_old: int) -> None:

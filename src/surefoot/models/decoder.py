@@ -206,6 +206,7 @@ class DecoderModel(nn.Module):
             capacity=length + spare,
             rope=forward.rope_tables.table(length),
             like=(like, like.to(self.dtype)),
+            replayer=forward.replayer,
         )
 
     def serves(self, cache: Cache, length: int) -> bool:

@@ -16,6 +16,7 @@ from torch.nn import functional
 from surefoot.cache.base import OpenNodes
 from surefoot.cache.hybrid import HybridCache
 from surefoot.cache.kv import KVCache, LayerRows
+from surefoot.cache.recurrent import Replayer
 from surefoot.models.caches import make_cache
 from surefoot.models.config import DecoderConfig
 from surefoot.models.selftest import CONTEXT, ROW_COUNTS, layer_differs
@@ -76,6 +77,7 @@ class Forward:
     ) -> None:
         self.layers = tuple(layers)
         self.cache_dtype = cache_dtype
+        self.replayer: Replayer | None = None
         self._norm, self._head, self._rows, self._eps = norm, head, rows, config.rms_norm_eps
         self._config, self._embedding = config, embedding
         self._heads = (config.num_heads + config.num_kv_heads, config.num_kv_heads)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from surefoot.cache.base import OpenNodes
+from surefoot.cache.hybrid import HybridCache
 from surefoot.cache.kv import KVCache
 from surefoot.tree import path_to
 
@@ -44,3 +45,29 @@ def layer_differs(compute: Callable[[Tensor, OpenNodes], Tensor], cache: KVCache
     tree = together(range(len(TREE)), TREE)
     paths = [path_to(TREE, node) for node in range(len(TREE)) if node not in TREE]
     return any(not torch.equal(alone(path), tree[list(path)]) for path in paths)
+
+
+def replay_differs(compute: Callable[[Tensor, OpenNodes], Tensor], cache: HybridCache, x_NH: Tensor) -> bool:
+    """Whether the commit of part of a chain leaves other states than its rows one after the other.
+
+    Arguments are those of :func:`layer_differs`; the layer under test is the last of the cache's delta layers.
+    """
+    length, kept = cache.length, 2
+
+    def memory() -> tuple[Tensor, Tensor]:
+        committed = cache.states.committed
+        found = committed.state[-1].clone(), committed.history[-1].clone()
+        cache.truncate(length)
+        return found
+
+    for node in range(kept):
+        nodes = cache.transaction.extended([-1])
+        compute(x_NH[node : node + 1].clone(), nodes)
+        cache.transaction.open = nodes
+        cache.commit([0])
+    stepped = memory()
+    nodes = cache.transaction.extended(range(-1, kept))
+    compute(x_NH[: kept + 1].clone(), nodes)
+    cache.transaction.open = nodes
+    cache.commit(range(kept))
+    return any(not torch.equal(one, other) for one, other in zip(stepped, memory(), strict=True))

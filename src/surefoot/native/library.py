@@ -17,7 +17,7 @@ from surefoot.errors import OptionError, TargetError
 from surefoot.native.records import RECORDS
 from surefoot.options import Environment
 
-ABI = 4
+ABI = 5
 """The number of the interface, the one in ``source/library.cpp``."""
 
 INSTRUCTIONS = ("avx512_bf16", "avx512", "avx2", "portable")
@@ -26,6 +26,8 @@ INSTRUCTIONS = ("avx512_bf16", "avx512", "avx2", "portable")
 FUNCTIONS = {
     "surefoot_forward": ((c_void_p,), c_int64),
     "surefoot_product": ((c_void_p,), c_int64),
+    "surefoot_replay": ((c_void_p,), None),
+    "surefoot_move": ((c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int64), None),
     "surefoot_normalise": ((c_int64, c_void_p, c_int64, c_int64, c_void_p, c_double, c_void_p), None),
     "surefoot_race": ((c_uint64, c_void_p, c_int64, c_double, c_double, c_float, c_void_p), None),
     "surefoot_mass_above": ((c_void_p, c_int64, c_double, c_double, c_float, c_void_p), c_double),
@@ -60,6 +62,7 @@ class Library:
             function = getattr(functions, name)
             function.argtypes, function.restype = arguments, result
         self._forward, self._product = functions.surefoot_forward, functions.surefoot_product
+        self._replay, self.move_rows = functions.surefoot_replay, functions.surefoot_move
         self._set_threads, self._threads = functions.surefoot_set_threads, functions.surefoot_threads
         self._instructions, self._choose = functions.surefoot_instructions, functions.surefoot_choose
         self._allocate, self._packed_bytes = functions.surefoot_allocate, functions.surefoot_packed_bytes
@@ -97,6 +100,11 @@ class Library:
         """Runs the forward of the ``Call`` at an address: 0, or 1 where no memory was left."""
         self._follow()
         return int(self._forward(call))
+
+    def replay(self, replay: int) -> None:
+        """Runs the ``Replay`` at an address."""
+        self._follow()
+        self._replay(replay)
 
     def product(self, product: int) -> int:
         """Runs the ``Product`` at an address: 0, or 1 where no memory was left."""

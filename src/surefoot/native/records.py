@@ -8,7 +8,7 @@ import torch
 
 from surefoot.errors import TargetError
 
-KIND_ATTENTION, KIND_MLP, KIND_COPY = 0, 1, 2
+KIND_ATTENTION, KIND_MLP, KIND_COPY, KIND_DELTA, KIND_EXPERTS = 0, 1, 2, 3, 4
 """What one step of a forward does."""
 
 TYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
@@ -39,7 +39,7 @@ class Matrix(Record):
 
 
 class Attention(Record):
-    """One attention block: norm, query-key-value, head norms, rotation, cache, attention, output, residual."""
+    """One attention block: norm, query-key-value, head norms, rotation, cache, attention, gate, output, residual."""
 
     _fields_ = (
         ("qkv", Matrix),
@@ -54,6 +54,30 @@ class Attention(Record):
         ("cache_type", c_int64),
         ("eps", c_double),
         ("scale", c_double),
+        ("gated", c_int64),
+        ("norm_once", c_int64),
+    )
+
+
+class Delta(Record):
+    """One Gated DeltaNet block: norm, projection, convolution, gates, delta rule, gated norm, output, residual."""
+
+    _fields_ = (
+        ("projection", Matrix),
+        ("out", Matrix),
+        ("norm", c_void_p),
+        ("conv", c_void_p),
+        ("rate", c_void_p),
+        ("dt_bias", c_void_p),
+        ("head_norm", c_void_p),
+        ("key_heads", c_int64),
+        ("value_heads", c_int64),
+        ("key_dim", c_int64),
+        ("value_dim", c_int64),
+        ("taps", c_int64),
+        ("layer", c_int64),
+        ("eps", c_double),
+        ("head_eps", c_double),
     )
 
 
@@ -63,14 +87,54 @@ class Mlp(Record):
     _fields_ = (("gate_up", Matrix), ("down", Matrix), ("norm", c_void_p), ("inner", c_int64), ("eps", c_double))
 
 
+class Experts(Record):
+    """One feed-forward block of experts: norm, router, some experts for each row, a gated shared one, residual."""
+
+    _fields_ = (
+        ("router", Matrix),
+        ("gate_up", c_void_p),
+        ("down", c_void_p),
+        ("shared_gate_up", Matrix),
+        ("shared_down", Matrix),
+        ("norm", c_void_p),
+        ("num_experts", c_int64),
+        ("num_active", c_int64),
+        ("inner", c_int64),
+        ("shared_inner", c_int64),
+        ("renormalised", c_int64),
+        ("eps", c_double),
+    )
+
+
 class Step(Record):
     """One step of a forward: a block, or a copy of the residual stream to a destination."""
 
     _fields_ = (("kind", c_int64), ("block", c_void_p), ("destination", c_void_p))
 
 
+class States(Record):
+    """What a sequence's delta layers keep, and the tape of its round."""
+
+    _fields_ = (
+        ("length", c_int64),
+        ("first", c_int64),
+        ("row", c_int64),
+        ("num_rows", c_int64),
+        ("state", c_void_p),
+        ("history", c_void_p),
+        ("next_state", c_void_p),
+        ("next_history", c_void_p),
+        ("continues", c_int64),
+        ("capacity", c_int64),
+        ("channels", c_void_p),
+        ("keys", c_void_p),
+        ("changes", c_void_p),
+        ("decays", c_void_p),
+    )
+
+
 class Sequence(Record):
-    """A sequence's keys and values, and the tables of its rotation."""
+    """A sequence's keys and values, the tables of its rotation, and its ``States`` or null."""
 
     _fields_ = (
         ("rows", c_void_p),
@@ -78,6 +142,7 @@ class Sequence(Record):
         ("first", c_void_p),
         ("second", c_void_p),
         ("rotated", c_int64),
+        ("states", c_void_p),
     )
 
 
@@ -135,5 +200,24 @@ class Product(Record):
     )
 
 
-RECORDS: tuple[type[Record], ...] = (Matrix, Attention, Mlp, Step, Sequence, Row, Ends, Call, Product)
+class Replay(Record):
+    """The commit of a path in all delta layers, from the tape."""
+
+    _fields_ = (
+        ("states", c_void_p),
+        ("path", c_void_p),
+        ("count", c_int64),
+        ("type", c_int64),
+        ("layers", c_int64),
+        ("key_heads", c_int64),
+        ("value_heads", c_int64),
+        ("key_dim", c_int64),
+        ("value_dim", c_int64),
+        ("taps", c_int64),
+    )
+
+
+RECORDS: tuple[type[Record], ...] = (
+    *(Matrix, Attention, Delta, Mlp, Experts, Step, States, Sequence, Row, Ends, Call, Product, Replay),
+)
 """Every record; the library is asked for the size of each before it is used."""

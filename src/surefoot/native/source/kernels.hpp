@@ -2,7 +2,9 @@
 #pragma once
 
 #include "attention.hpp"
+#include "experts.hpp"
 #include "race.hpp"
+#include "replay.hpp"
 
 namespace SUREFOOT_NAMESPACE {
 
@@ -11,52 +13,15 @@ using surefoot::Mlp;
 using surefoot::Product;
 using surefoot::Step;
 
-INLINE int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// Counts a thread's phases of a job.
-struct Phases {
-  Team& team;
-  int member;
-  int now = 0;
-
-  // Waits for all `items` of this phase, and goes on to the next.
-  void next(int64_t items) { team.wait(now++, items); }
-
-  // Takes items one after the other, `share` at a time, and does `each` of them; then goes on to the next phase.
-  template <class Each>
-  INLINE void share_out(int64_t items, int64_t share, Each each) {
-    for (int64_t first = team.take(now, share); first < items; first = team.take(now, share)) {
-      const int64_t stop = first + share < items ? first + share : items;
-      for (int64_t i = first; i < stop; ++i) each(i);
-      team.finish(now, stop - first);
-    }
-    next(items);
-  }
-};
-
-// Where a forward keeps what lies between its phases.
-template <class T>
-struct Workshop {
-  bool few;     // rows: every thread norms them for itself, and nobody waits
-  T* stream;    // [rows, hidden], where the caller has none
-  T* normed;    // [rows, padded hidden], one for each thread where rows are few
-  float* fused; // [rows, query, key and value heads]
-  T* inner;     // [rows, padded width of what the second linear of a block reads]
-  float* scores;
-  float* queries;  // a group's queries, what comes of them, and a factor for each
-  int64_t most_seen;
-  int64_t group_room;
-};
-
-constexpr int64_t FEW_ROWS = 8;
-
+// Numbers a forward needs room for, of a row unless said otherwise.
 struct Sizes {
-  int64_t hidden = 0, fused = 0, inner = 0, seen = 0, group = 0, head = 0;
+  int64_t fused = 0, inner = 0, parts = 0, routes = 0, group = 0, head = 0;
+  int64_t seen = 0;  // keys of the row that sees most
+  int64_t own = 0;   // bytes of a thread
 };
 
 inline Sizes sizes_of(const Call& call) {
   Sizes most;
-  most.hidden = call.hidden;
   auto raise = [](int64_t& size, int64_t to) { size = to > size ? to : size; };
   for (int64_t i = 0; i < call.num_steps; ++i) {
     const Step& step = call.steps[i];
@@ -68,6 +33,18 @@ inline Sizes sizes_of(const Call& call) {
       raise(most.head, (block.head_dim + LANES - 1) / LANES * LANES);
     } else if (step.kind == surefoot::MLP) {
       raise(most.inner, ((const Mlp*)step.block)->inner);
+    } else if (step.kind == surefoot::DELTA) {
+      const auto& block = *(const Delta*)step.block;
+      raise(most.fused, block.projection.outputs);
+      raise(most.inner, block.out.inputs);
+      raise(most.own, delta_room(call, block));
+    } else if (step.kind == surefoot::EXPERTS) {
+      const auto& block = *(const Experts*)step.block;
+      raise(most.fused, block.router.outputs);
+      raise(most.inner, block.num_active * even(block.inner) + even(block.shared_inner));
+      raise(most.parts, (block.num_active + 1) * call.hidden);
+      raise(most.routes, block.num_active);
+      raise(most.own, experts_room(call, block));
     }
   }
   for (int64_t i = 0; i < call.num_rows && call.num_steps > 0; ++i) raise(most.seen, call.rows[i].committed + call.rows[i].num_seen);
@@ -86,7 +63,7 @@ int64_t lay_out(const Call& call, int threads, char* memory, Workshop<T>& shop, 
   };
   shop.few = call.num_rows <= FEW_ROWS;
   shop.stream = (T*)take(call.stream ? 0 : call.num_rows * call.hidden * int64_t(sizeof(T)));
-  const int64_t normed = aligned(call.num_rows * padded<T>(sizes.hidden) * int64_t(sizeof(T)));
+  const int64_t normed = aligned(call.num_rows * padded<T>(call.hidden) * int64_t(sizeof(T)));
   char* norms = take(normed * (shop.few ? threads : 1));
   shop.normed = (T*)(norms + (shop.few ? normed * member : 0));
   shop.fused = (float*)take(call.num_rows * sizes.fused * int64_t(sizeof(float)));
@@ -95,24 +72,12 @@ int64_t lay_out(const Call& call, int threads, char* memory, Workshop<T>& shop, 
   const int64_t queries = aligned((2 * sizes.head + 1) * sizes.group * int64_t(sizeof(float)));
   shop.scores = (float*)(take(scores * threads) + scores * member);
   shop.queries = (float*)(take(queries * threads) + queries * member);
+  shop.parts = (float*)take(call.num_rows * sizes.parts * int64_t(sizeof(float)));
+  shop.routes = (Route*)take(call.num_rows * sizes.routes * int64_t(sizeof(Route)));
+  shop.own = take(aligned(sizes.own) * threads) + aligned(sizes.own) * member;
   shop.most_seen = sizes.seen;
   shop.group_room = sizes.group * sizes.head;
   return used;
-}
-
-// Norms all rows into `shop.normed`: few rows by every thread for itself, unless the `items` it needs them for are all
-// taken; many by all together, in a phase of their own.
-template <class T>
-void norm_rows(const Call& call, const float* weight, double eps, Workshop<T>& shop, Phases& phases, int64_t items) {
-  const int64_t width = call.hidden, stride = padded<T>(width);
-  auto norm = [&](int64_t row) {
-    T* out = shop.normed + row * stride;
-    normalise((const T*)call.stream + row * width, width, weight, eps, out);
-    if (stride > width) out[width] = T(0);
-  };
-  if (!shop.few) return phases.share_out(call.num_rows, 4, norm);
-  if (phases.team.all_taken(phases.now, items)) return;
-  for (int64_t row = 0; row < call.num_rows; ++row) norm(row);
 }
 
 // Query and key heads: norm, rotation; keys and values into the cache.
@@ -125,15 +90,14 @@ void place_head(const Call& call, const Attention& block, Workshop<T>& shop, int
   const int64_t key = head - block.heads;
   if (key < block.kv_heads) {
     if (block.head_norm) {
-      T narrow[MOST_HEAD], ones_normed[MOST_HEAD];
-      float one[MOST_HEAD];
-      for (int64_t i = 0; i < size; ++i) one[i] = 1.0f;
-      for (int64_t i = 0; i < size; i += LANES) store_first(narrow + i, load_first(x + i, size - i), size - i);
-      normalise(narrow, size, one, block.eps, ones_normed);
+      const Vec factor = spread(inverse_root(x, size, block.eps));
       const float* weight = block.head_norm + head * size;
-      for (int64_t i = 0; i < size; ++i) x[i] = widen(ones_normed[i]) * weight[i];
-      for (int64_t i = 0; i < size; i += LANES)
-        store_first(x + i, rounded(load_first(x + i, size - i), (const T*)nullptr), size - i);
+      const T* as = nullptr;
+      for (int64_t i = 0; i < size; i += LANES) {
+        const Vec normed = load_first(x + i, size - i) * factor;
+        const Vec kept = block.norm_once ? normed : rounded(normed, as);
+        store_first(x + i, rounded(kept * load_first(weight + i, size - i), as), size - i);
+      }
     }
     rotate(x, sequence, row.position);
     if (key < 0) return;
@@ -165,8 +129,13 @@ void attend_row(const Call& call, const Attention& block, Workshop<T>& shop, int
       queries, int(group), vectors, seen_by<C>(row, block, call, keys, size), seen_by<C>(row, block, call, values, size),
       float(block.scale), bench, out + shop.group_room, out);
   T* mixed = shop.inner + row_index * padded<T>(block.out.inputs) + kv_head * group * size;
+  const float* gates = x + (block.heads + 2 * block.kv_heads) * size;  // the group's, as far from its queries as from the first
   for (int64_t h = 0; h < group; ++h)
-    for (int64_t i = 0; i < size; i += LANES) store_first(mixed + h * size + i, load(out + h * room + i), size - i);
+    for (int64_t i = 0; i < size; i += LANES) {
+      Vec value = load(out + h * room + i);
+      if (block.gated) value = value * sigmoid(load_first(gates + h * size + i, size - i));
+      store_first(mixed + h * size + i, value, size - i);
+    }
 }
 
 template <class T, class C>
@@ -268,6 +237,10 @@ void forward_of(const Call& given, void* scratch, Team& team, int member) {
         attention_block<T, float>(call, block, shop, phases);
     } else if (step.kind == surefoot::MLP) {
       mlp_block(call, *(const Mlp*)step.block, shop, phases);
+    } else if (step.kind == surefoot::DELTA) {
+      delta_block(call, *(const Delta*)step.block, shop, phases);
+    } else if (step.kind == surefoot::EXPERTS) {
+      experts_block(call, *(const Experts*)step.block, shop, phases);
     } else {
       phases.share_out(1, 1, [&](int64_t) {
         std::memcpy(step.destination, call.stream, size_t(call.num_rows * call.hidden) * sizeof(T));
@@ -376,6 +349,7 @@ inline void normalise_rows(int64_t type, const void* x, int64_t num_rows, int64_
       SUREFOOT_NAMESPACE::forward,                                                                                  \
       SUREFOOT_NAMESPACE::product_scratch,                                                                          \
       SUREFOOT_NAMESPACE::product,                                                                                  \
+      SUREFOOT_NAMESPACE::replay,                                                                                   \
       SUREFOOT_NAMESPACE::normalise_rows,                                                                           \
       SUREFOOT_NAMESPACE::race,                                                                                     \
       SUREFOOT_NAMESPACE::mass_above,                                                                               \

@@ -77,7 +77,7 @@ struct ProductJob {
 extern "C" {
 
 // The number of this interface, the one in ../library.py; whoever changes a function or a record changes both.
-int64_t surefoot_abi() { return 4; }
+int64_t surefoot_abi() { return 5; }
 
 // Bytes of a record, which Python compares with its mirror of it; 0 for a name that is none.
 int64_t surefoot_layout(const char* name) {
@@ -85,9 +85,10 @@ int64_t surefoot_layout(const char* name) {
     const char* name;
     size_t size;
   } records[] = {
-      {"Matrix", sizeof(Matrix)}, {"Attention", sizeof(Attention)}, {"Mlp", sizeof(Mlp)},   {"Step", sizeof(Step)},
-      {"Sequence", sizeof(Sequence)}, {"Row", sizeof(Row)},         {"Call", sizeof(Call)}, {"Product", sizeof(Product)},
-      {"Ends", sizeof(Ends)},
+#define RECORD(NAME) {#NAME, sizeof(NAME)}
+      RECORD(Matrix), RECORD(Attention), RECORD(Delta), RECORD(Mlp),  RECORD(Experts), RECORD(Step),
+      RECORD(States), RECORD(Sequence),  RECORD(Row),   RECORD(Call), RECORD(Product), RECORD(Replay), RECORD(Ends),
+#undef RECORD
   };
   for (const auto& record : records)
     if (std::strcmp(record.name, name) == 0) return int64_t(record.size);
@@ -115,6 +116,20 @@ int64_t surefoot_product(const Product* product) {
     chosen->product(*job.product, job.scratch, team, member);
   }, &job, 2);
   return 0;
+}
+
+// Commits a path in all delta layers of a sequence.
+void surefoot_replay(const Replay* replay) {
+  Turn turn;
+  run([](void* data, Team& team, int member) { chosen->replay(**(const Replay* const*)data, team, member); }, &replay, 1);
+}
+
+// Moves rows of `size` bytes to `start` and on, in each of `planes` of `capacity` rows: row `places[i]`, which is none
+// before `start + i`, comes to `start + i`.
+void surefoot_move(char* rows, int64_t planes, int64_t capacity, int64_t size, const int64_t* places, int64_t count, int64_t start) {
+  for (int64_t plane = 0; plane < planes; ++plane, rows += capacity * size)
+    for (int64_t i = 0; i < count; ++i)
+      if (places[i] != start + i) std::memcpy(rows + (start + i) * size, rows + places[i] * size, size_t(size));
 }
 
 void surefoot_normalise(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out) {

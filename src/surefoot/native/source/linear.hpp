@@ -197,6 +197,9 @@ struct AddTo {
   }
 };
 
+INLINE Vec sigmoid(Vec x) { return spread(1.0f) / (spread(1.0f) + exponential(zero() - x)); }
+INLINE Vec silu(Vec x) { return x / (spread(1.0f) + exponential(zero() - x)); }
+
 // silu(gate) * up of paired blocks, each step rounded to the model's type.
 template <class T>
 struct Activate {
@@ -211,16 +214,16 @@ struct Activate {
       const int64_t column = (block + b) / 2 * LANES;
       const T* as = nullptr;
       const Vec gate = rounded(sums[b], as), up = rounded(sums[b + 1], as);
-      const Vec active = rounded(gate / (spread(1.0f) + exponential(zero() - gate)), as);
+      const Vec active = rounded(silu(gate), as);
       store_first(y + row * stride + column, active * up, outputs - column);
       if (column + LANES > outputs && stride > outputs) y[row * stride + outputs] = T(0);  // the other of the last pair
     }
   }
 };
 
-// Rows over the root of their mean square, times a weight; sums in fp64 by a fixed tree, so that one rounding remains.
+// One over the root of a row's mean square; the sum in fp64 by a fixed tree, so that one rounding remains.
 template <class T>
-INLINE void normalise(const T* x, int64_t width, const float* weight, double eps, T* out) {
+INLINE float inverse_root(const T* x, int64_t width, double eps) {
   double parts[LANES] = {};
   int64_t read = 0;
   for (; read + LANES <= width; read += LANES)
@@ -234,7 +237,13 @@ INLINE void normalise(const T* x, int64_t width, const float* weight, double eps
   }
   for (int step = LANES / 2; step > 0; step /= 2)
     for (int i = 0; i < step; ++i) parts[i] += parts[i + step];
-  const float factor = float(1.0 / std::sqrt(parts[0] / double(width) + eps));
+  return float(1.0 / std::sqrt(parts[0] / double(width) + eps));
+}
+
+// Rows over the root of their mean square, times a weight.
+template <class T>
+INLINE void normalise(const T* x, int64_t width, const float* weight, double eps, T* out) {
+  const float factor = inverse_root(x, width, eps);
   for (int64_t i = 0; i < width; i += LANES) {
     const int64_t left = width - i;
     store_first(out + i, load_first(x + i, left) * spread(factor) * load_first(weight + i, left), left);

@@ -17,9 +17,9 @@ struct Matrix {
   int64_t outputs;
 };
 
-// One attention block: norm, query-key-value, head norms, rotation, cache, attention, output, residual.
+// One attention block: norm, query-key-value, head norms, rotation, cache, attention, gate, output, residual.
 struct Attention {
-  Matrix qkv;  // outputs: query heads, key heads, value heads, one below the other
+  Matrix qkv;  // outputs: query heads, key heads, value heads, and gates of the query heads where `gated`
   Matrix out;
   const float* norm;
   const float* head_norm;  // [heads + kv_heads, head_dim] or null
@@ -31,6 +31,27 @@ struct Attention {
   int64_t cache_type;
   double eps;
   double scale;
+  int64_t gated;      // whether what the heads gather is multiplied by sigmoids
+  int64_t norm_once;  // whether head norms are rounded once, after their weight, and not before it too
+};
+
+// One Gated DeltaNet block: norm, projection, convolution, gates, delta rule, gated norm, output, residual.
+struct Delta {
+  Matrix projection;  // outputs: query, key and value channels; output gates as wide as the values; `beta` and `alpha` of each head
+  Matrix out;
+  const float* norm;
+  const float* conv;       // [taps, channels], oldest first
+  const float* rate;       // [value_heads]: e^a_log
+  const float* dt_bias;    // [value_heads]
+  const float* head_norm;  // [value_dim]
+  int64_t key_heads;
+  int64_t value_heads;
+  int64_t key_dim;
+  int64_t value_dim;
+  int64_t taps;
+  int64_t layer;  // which delta layer's states in the cache
+  double eps;
+  double head_eps;
 };
 
 // One feed-forward block: norm, gate and up, activation, down, residual.
@@ -42,15 +63,51 @@ struct Mlp {
   double eps;
 };
 
-constexpr int64_t MOST_PHASES = 5;  // of one step of a forward
+// One feed-forward block of experts: norm, router, some experts for each row, a gated shared one, residual.
+struct Experts {
+  Matrix router;          // outputs: the experts, and one more, the shared expert's gate, where there is one
+  const Matrix* gate_up;  // [num_experts], packed as pairs
+  const Matrix* down;     // [num_experts]
+  Matrix shared_gate_up;
+  Matrix shared_down;
+  const float* norm;
+  int64_t num_experts;
+  int64_t num_active;
+  int64_t inner;
+  int64_t shared_inner;  // 0: no shared expert
+  int64_t renormalised;  // whether the chosen experts' weights are divided by their sum
+  double eps;
+};
 
-enum Kind : int64_t { ATTENTION = 0, MLP = 1, COPY = 2 };
+constexpr int64_t MOST_PHASES = 6;  // of one step of a forward
+
+enum Kind : int64_t { ATTENTION = 0, MLP = 1, COPY = 2, DELTA = 3, EXPERTS = 4 };
 
 // One step of a forward; `COPY` writes the residual stream out, as a captured layer.
 struct Step {
   int64_t kind;
   const void* block;
   void* destination;
+};
+
+// What a sequence's delta layers keep; everything of a layer lies in one piece, layer after layer. States are fp32
+// [value_heads, key_dim, value_dim], histories the last `taps - 1` rows of channels [channels] in the model's type, the
+// newest last. The rows of a call are nodes of the round, from `first` on; the nodes before them are on the tape.
+struct States {
+  int64_t length;  // committed tokens, so that node n's key lies at place length + n
+  int64_t first;
+  int64_t row;  // of the call, the first that is this sequence's
+  int64_t num_rows;
+  const float* state;     // as committed
+  const void* history;    // likewise
+  float* next_state;      // after the last row, where the round is a chain; null: not wanted
+  void* next_history;
+  int64_t continues;  // whether `next_state` holds the state after node first - 1
+  int64_t capacity;   // nodes of the tape
+  void* channels;     // [capacity, channels] before the convolution; null: no tape is kept
+  float* keys;        // [capacity, key_heads, key_dim], normalised
+  float* changes;     // [capacity, value_heads, value_dim]
+  float* decays;      // [capacity, value_heads]
 };
 
 // A sequence's keys and values: [2 * layers, kv_heads, capacity, head_dim], keys before values, and its rotations.
@@ -60,6 +117,7 @@ struct Sequence {
   const float* first;   // [positions, rotated]
   const float* second;  // likewise
   int64_t rotated;
+  const States* states;  // null: no layer has any
 };
 
 // A row of the forward. It sees the committed rows before `committed`, and `num_seen` rows of its round, listed from
@@ -111,6 +169,20 @@ struct Product {
   float* y;  // [num_rows, outputs]
 };
 
+// The commit of a path in all delta layers: the tape's nodes one after the other, from one state to another or the same.
+struct Replay {
+  const States* states;  // `state` and `history` are read, `next_state` and `next_history` written
+  const int64_t* path;
+  int64_t count;
+  int64_t type;  // of the channels
+  int64_t layers;
+  int64_t key_heads;
+  int64_t value_heads;
+  int64_t key_dim;
+  int64_t value_dim;
+  int64_t taps;
+};
+
 // The kernels of one instruction set.
 struct Kernels {
   const char* name;
@@ -120,6 +192,7 @@ struct Kernels {
   void (*forward)(const Call& call, void* scratch, Team& team, int member);
   int64_t (*product_scratch)(const Product& product, int threads);
   void (*product)(const Product& product, void* scratch, Team& team, int member);
+  void (*replay)(const Replay& replay, Team& team, int member);
   void (*normalise)(int64_t type, const void* x, int64_t num_rows, int64_t width, const float* weight, double eps, void* out);
   void (*race)(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least);
   double (*mass_above)(const float* x, int64_t count, double top, double temperature, float bound, double* total);
