@@ -15,7 +15,7 @@ import torch
 from benchmarks.common import RESULTS
 from surefoot.provenance import Provenance
 
-Unit = Literal["times", "tokens/s", "ms", "µs", "share", "GB"]
+Unit = Literal["times", "tokens/s", "ms", "µs", "share", "GB", "MB"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +120,16 @@ def save(path: Path, measured: Mapping[str, Findings]) -> None:
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def run(name: str, description: str | None, measurements: Mapping[str, Measurement]) -> None:
+def run(
+    name: str,
+    description: str | None,
+    measurements: Mapping[str, Measurement],
+    models: Sequence[str] = ("pebble", "14m", "0.5b"),
+) -> None:
     """The command line of a benchmark: measures what ``--only`` names, prints figures and aims, saves."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(measurements), default=list(measurements))
-    parser.add_argument("--models", nargs="+", default=["pebble", "14m", "0.5b"])
+    parser.add_argument("--models", nargs="+", default=list(models))
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     cache = Path.home() / ".cache" / "surefoot-benchmarks"
     parser.add_argument("--cache", type=Path, default=cache, help="a folder for generated and converted models")

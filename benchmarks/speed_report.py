@@ -27,6 +27,13 @@ TITLES = {
         "noise and processors of a vocabulary of 151,936 at T = 0.8 with top-p 0.9, and long contexts.",
         ("sequences", "draft", "outside", "noise", "context"),
     ),
+    "rollback": (
+        "Undoing a round of a hybrid",
+        "A round leaves the states before it as they are and records a tape; what is accepted of it is replayed. `4b` "
+        "has the sizes of a Qwen3.5 of four billion parameters (24 delta layers, 16 key and 32 value heads of 128) and "
+        "a small vocabulary; its layers of a kind share random weights.",
+        ("memory", "commit"),
+    ),
 }
 
 

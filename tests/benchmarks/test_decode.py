@@ -16,6 +16,7 @@ from benchmarks.figures import Aim, Figure, Findings, prompts, save
 from benchmarks.kernels import MEASUREMENTS as KERNELS
 from benchmarks.kernels import equal_alone, filled
 from benchmarks.peers.client import INTERPRETERS, Answer, Arm, Peer, PeerError, Setup, in_turn, running
+from benchmarks.rollback import MEASUREMENTS as ROLLBACK
 from benchmarks.speed_report import TITLES, part, sections
 
 import surefoot
@@ -136,6 +137,7 @@ def test_every_measurement_has_a_place_in_the_report() -> None:
     assert {name: set(order) for name, (_, _, order) in TITLES.items()} == {
         "decode": set(DECODE),
         "kernels": set(KERNELS),
+        "rollback": set(ROLLBACK),
     }
 
 
