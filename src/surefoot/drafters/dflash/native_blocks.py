@@ -88,7 +88,7 @@ class NativeBlocks:
             self._places = np.arange(2 * (start + count), dtype=np.int64)
         first, second = self._rope.reserve(start + count)
         sequence = np.array(
-            [context.address, context.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1]], dtype=np.int64
+            [context.address, context.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1], 0], dtype=np.int64
         )
         for sight, steps in self._runs:
             rows = _rows(start, count, sight)
