@@ -1,0 +1,164 @@
+"""The training network of the hybrid: three Gated DeltaNet layers to one of gated attention, exactly as qwen3_5.
+
+Norm weights are plain here; the export takes one from each, because the format's norms are zero-centred.
+
+Shape suffixes: B batch, T time, D hidden, H heads, E key dimension, F value dimension, C convolved channels,
+V vocabulary.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from recipes.pebble.network import (
+    TARGET,
+    Attention,
+    FeedForward,
+    NetworkConfig,
+    RMSNorm,
+    causal_attention,
+    rotary_tables,
+)
+from torch import Tensor, nn
+
+from surefoot.ops.delta_chunked import gated_delta_chunked
+
+NORM_EPSILON = 1e-6
+CONV_SIZE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridConfig:
+    """The sizes of one hybrid; everything outside the mixers is as in `dense`."""
+
+    dense: NetworkConfig = TARGET
+    delta_heads: int = 5
+    key_size: int = 64
+    value_size: int = 64
+    attention_interval: int = 4
+
+    def is_delta(self, layer: int) -> bool:
+        """Returns whether this layer mixes by the delta rule."""
+        return (layer + 1) % self.attention_interval != 0
+
+
+HYBRID = HybridConfig()
+
+
+class GatedAttention(Attention):
+    """The dense attention whose heads' outputs are multiplied by the sigmoid of a gate."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__(config)
+        self.gate = nn.Linear(config.hidden, self.row_blocks[0], bias=False)
+
+    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+        batch, time, _ = x_BTD.shape
+        mixed_BHTE = causal_attention(*self.project(x_BTD, cos_TE, sin_TE))
+        mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(batch, time, -1)
+        return self.out(mixed_BTD * torch.sigmoid(self.gate(x_BTD)))
+
+
+class GatedDelta(nn.Module):
+    """One Gated DeltaNet mixer: a short convolution, the gated delta rule, a gated norm."""
+
+    def __init__(self, config: HybridConfig) -> None:
+        super().__init__()
+        self.config = config
+        hidden, heads = config.dense.hidden, config.delta_heads
+        keys, values = heads * config.key_size, heads * config.value_size
+        self.row_blocks = (keys, keys, values, values)
+        self.qkvz = nn.Linear(hidden, sum(self.row_blocks), bias=False)
+        self.rates = nn.Linear(hidden, 2 * heads, bias=False)
+        self.conv = nn.Parameter(torch.zeros(2 * keys + values, CONV_SIZE))
+        self.a_log = nn.Parameter(torch.zeros(heads))
+        self.dt_bias = nn.Parameter(torch.zeros(heads))
+        self.norm = RMSNorm(config.value_size)
+        self.out = nn.Linear(values, hidden, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.out(self.mix(x_BTD))
+
+    def mix(self, x_BTD: Tensor) -> Tensor:
+        """Returns the gated outputs of all heads [B, T, H * F], before the output projection."""
+        heads, keys = self.config.delta_heads, self.row_blocks[0]
+        qkv_BTC, z_BTD = self.qkvz(x_BTD).split((self.conv.shape[0], self.row_blocks[3]), dim=-1)
+        q, k, v = convolved(qkv_BTC, self.conv).split(self.row_blocks[:3], dim=-1)
+        q_BTHE, k_BTHE = (unit(x.unflatten(-1, (heads, keys // heads))) for x in (q, k))
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            b_BTH, a_BTH = nn.functional.linear(x_BTD.float(), self.rates.weight).chunk(2, dim=-1)
+            log_decay_BTH = -self.a_log.exp() * nn.functional.softplus(a_BTH + self.dt_bias)
+            q_BTHE = q_BTHE * self.config.key_size**-0.5
+            out_BTHF, _ = gated_delta_chunked(
+                q_BTHE, k_BTHE, v.unflatten(-1, (heads, -1)), log_decay_BTH, torch.sigmoid(b_BTH)
+            )
+        gate_BTHF = nn.functional.silu(z_BTD.float()).unflatten(-1, (heads, -1))
+        return (self.norm(out_BTHF) * gate_BTHF).flatten(-2)
+
+
+class Layer(nn.Module):
+    """One pre-norm decoder layer."""
+
+    def __init__(self, config: HybridConfig, index: int) -> None:
+        super().__init__()
+        self.mixer_norm = RMSNorm(config.dense.hidden)
+        self.mixer: GatedDelta | GatedAttention = (
+            GatedDelta(config) if config.is_delta(index) else GatedAttention(config.dense)
+        )
+        self.feed_forward_norm = RMSNorm(config.dense.hidden)
+        self.feed_forward = FeedForward(config.dense)
+
+    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+        normed_BTD = self.mixer_norm(x_BTD)
+        if isinstance(self.mixer, GatedDelta):
+            x_BTD = x_BTD + self.mixer(normed_BTD)
+        else:
+            x_BTD = x_BTD + self.mixer(normed_BTD, cos_TE, sin_TE)
+        return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
+
+
+class Hybrid(nn.Module):
+    """The decoder; its output matrix is the embedding."""
+
+    def __init__(self, config: HybridConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.dense.vocabulary, config.dense.hidden)
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.dense.layers))
+        self.norm = RMSNorm(config.dense.hidden)
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        """Returns the final normed hidden states [B, T, D]."""
+        cos_TE, sin_TE = rotary_tables(ids_BT.shape[1], self.config.dense.head_size, ids_BT.device)
+        x_BTD = self.embedding(ids_BT)
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, cos_TE, sin_TE)
+        return self.norm(x_BTD)
+
+    def logits(self, ids_BT: Tensor) -> Tensor:
+        """Returns the logits [B, T, V]."""
+        return nn.functional.linear(self(ids_BT), self.embedding.weight)
+
+    def mixer_matrices(self) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
+        """Yields the mixers' matrices with the rows of the projections fused in each."""
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            mixer = layer.mixer
+            if isinstance(mixer, GatedDelta):
+                yield mixer.qkvz.weight, mixer.row_blocks
+            else:
+                yield mixer.qkv.weight, mixer.row_blocks
+                yield mixer.gate.weight, (mixer.row_blocks[0],)
+            yield mixer.out.weight, (self.config.dense.hidden,)
+
+
+def convolved(x_BTC: Tensor, weight_CK: Tensor) -> Tensor:
+    """Returns silu of the causal depthwise convolution, zeros before the sequence; the last tap is the token's own."""
+    time, size = x_BTC.shape[1], weight_CK.shape[1]
+    padded = nn.functional.pad(x_BTC.float(), (0, 0, size - 1, 0))
+    return nn.functional.silu(sum(padded[:, tap : tap + time] * weight_CK[:, tap] for tap in range(size)))
+
+
+def unit(x_BTHE: Tensor) -> Tensor:
+    """Returns the vectors at length one; epsilon is added to the sum of squares."""
+    return x_BTHE * torch.rsqrt(x_BTHE.square().sum(-1, keepdim=True) + NORM_EPSILON)
