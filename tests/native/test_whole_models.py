@@ -15,6 +15,7 @@ from tests.models.routes import random_case
 from torch import Tensor
 
 from surefoot import Engine, SamplingParams, native
+from surefoot.cache.hybrid import HybridCache
 from surefoot.cache.kv import KVCache
 from surefoot.drafters.lookup import Lookup
 from surefoot.models.decoder import DecoderModel
@@ -91,7 +92,11 @@ def parts(outputs: Sequence[TargetOutput]) -> list[Tensor]:
 
 
 def committed(cache: KVCache) -> Tensor:
-    return torch.stack([rows.clone() for rows in cache.rows_to_read(0, cache.length)])
+    """All that is remembered of the committed tokens, end to end."""
+    parts = [torch.stack(cache.rows_to_read(0, cache.length))]
+    if isinstance(cache, HybridCache):
+        parts += [cache.states.committed.state, cache.states.committed.history.float()]
+    return torch.cat([part.flatten() for part in parts])
 
 
 def stepped(model: DecoderModel, tokens: Sequence[int], cache: KVCache) -> list[Tensor]:
