@@ -1,0 +1,130 @@
+"""A state is whole or not there, and holds all that a run needs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from surefoot.errors import TrainingError
+from surefoot.train.checkpoint import Progress, restore, save, write_atomically, write_json
+
+
+def parts() -> tuple[nn.Module, torch.optim.AdamW]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    return network, torch.optim.AdamW(network.parameters(), lr=0.1)
+
+
+def learn(network: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for step in range(steps):
+        optimizer.zero_grad()
+        network(torch.full((1, 3), float(step + 1))).square().sum().backward()
+        optimizer.step()
+
+
+def test_a_restored_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    network, optimizer = parts()
+    learn(network, optimizer, 3)
+    progress = Progress(seconds=2.5, losses=[1.5, 0.1, 1 / 3], evaluations=[(2, 0.7)])
+    save(tmp_path / "state", network, optimizer, progress)
+    other, other_optimizer = parts()
+    assert restore(tmp_path / "state", other, other_optimizer) == progress
+    for pair in ((network, optimizer), (other, other_optimizer)):
+        learn(*pair, 2)
+    for ours, theirs in zip(network.parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_without_the_moments_it_would_not(tmp_path: Path) -> None:
+    """The negative control of the test above."""
+    network, optimizer = parts()
+    learn(network, optimizer, 3)
+    save(tmp_path / "state", network, optimizer, Progress())
+    other, other_optimizer = parts()
+    restore(tmp_path / "state", other, other_optimizer)
+    other_optimizer.state.clear()
+    for pair in ((network, optimizer), (other, other_optimizer)):
+        learn(*pair, 1)
+    assert not torch.equal(next(network.parameters()), next(other.parameters()))
+
+
+def test_where_there_is_no_state_a_run_begins(tmp_path: Path) -> None:
+    assert restore(tmp_path / "state", *parts()) == Progress()
+
+
+def test_a_state_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    save(path, *parts(), Progress(losses=[1.0]))
+    whole = path.read_bytes()
+    for size in (0, 1, 7, 8, 20, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(TrainingError, match="damaged"):
+            restore(path, *parts())
+
+
+def test_a_state_of_another_network_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "state", *parts(), Progress())
+    other = nn.Sequential(nn.Linear(3, 5))
+    with pytest.raises(TrainingError, match="another run"):
+        restore(tmp_path / "state", other, torch.optim.AdamW(other.parameters()))
+
+
+def test_a_write_that_fails_leaves_the_file_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path / "file", {"kept": True})
+    before = (tmp_path / "file").read_bytes()
+
+    def full(path: Path) -> None:
+        path.write_bytes(b"half of")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(TrainingError, match="expected a folder with room"):
+        write_atomically(tmp_path / "file", full)
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_bytes() == before
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing catches it, nothing is cleaned up."""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_process_that_ends_anywhere_in_a_save_leaves_a_whole_state(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, draws = tmp_path / "state", random.Random(seed)
+    network, optimizer = parts()
+    save(path, network, optimizer, Progress(losses=[1.0]))
+    last = draws.randrange(5)
+    steps = iter(range(5))
+
+    def ending(honest: object) -> object:
+        def step(*given: object) -> object:
+            if next(steps) == last:
+                raise Killed
+            return honest(*given)  # type: ignore[operator]
+
+        return step
+
+    for name in ("fsync", "replace", "open"):
+        monkeypatch.setattr(os, name, ending(getattr(os, name)))
+    with pytest.raises(Killed):
+        save(path, network, optimizer, Progress(losses=[1.0, 2.0]))
+    monkeypatch.undo()
+    assert restore(path, *parts()).losses in ([1.0], [1.0, 2.0])
+    save(path, network, optimizer, Progress(losses=[3.0]))
+    assert restore(path, *parts()).losses == [3.0]
+
+
+def test_a_state_is_forced_to_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (done.append("force"), fsync(number))[1])
+    monkeypatch.setattr(os, "replace", lambda *names: (done.append("rename"), replace(*names))[1])
+    write_json(tmp_path / "file", 1)
+    assert done == ["force", "rename", "force"]
