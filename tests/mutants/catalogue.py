@@ -8,6 +8,7 @@ from tests.mutants.commanding import COMMANDING
 from tests.mutants.decoding import DECODING
 from tests.mutants.drafting import DRAFTING
 from tests.mutants.examining import EXAMINING
+from tests.mutants.hybrids import HYBRIDS
 from tests.mutants.kernels import KERNELS
 from tests.mutants.networks import NETWORKS
 from tests.mutants.recurrence import RECURRENCE
@@ -23,6 +24,7 @@ MUTANTS = (
     *DRAFTING,
     *NETWORKS,
     *RECURRENCE,
+    *HYBRIDS,
     *KERNELS,
     *SERVING,
     *STOPPING,

@@ -12,7 +12,7 @@ from surefoot.models import decoder
 from surefoot.ops.attention import Round, Sight
 from surefoot.ops.exactness import RowShapes, differing_rows
 from surefoot.ops.linear import BLOCK_ROWS, linear, linear_blocks
-from surefoot.ops.mlp import swiglu, swiglu_rows
+from surefoot.ops.mlp import gated, gated_rows, swiglu, swiglu_rows
 from surefoot.ops.norm import rms_norm
 from surefoot.ops.rows import ExactRows, FastRows
 
@@ -107,6 +107,16 @@ def test_both_arithmetics_compute_the_same(dtype: torch.dtype, count: int) -> No
     expected = torch.nn.functional.silu(x[:, :24]) * x[:, 24:]
     torch.testing.assert_close(swiglu(x), expected)
     torch.testing.assert_close(swiglu_rows(x), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 13])
+def test_gates_have_the_bits_of_the_row_alone(dtype: torch.dtype, width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    x, gate = (torch.randn(19, size, generator=generator).to(dtype) for size in (13, width))
+    together = gated_rows(x, gate)
+    assert torch.equal(together, torch.cat([gated(x[row : row + 1], gate[row : row + 1]) for row in range(19)]))
+    torch.testing.assert_close(together, x * torch.sigmoid(gate))
 
 
 def test_blocks_have_one_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,8 +72,8 @@ def apart_experts(layer: Layer) -> list[TensorSpec]:
     specs = _beside_experts(layer)
     for expert in range(config.experts.num_experts):
         theirs, top = f"mlp.experts.{expert}", 2 * inner * expert
-        specs += layer.linear(f"{theirs}.gate_proj", (inner, hidden), gate_up, start=top)
-        specs += layer.linear(f"{theirs}.up_proj", (inner, hidden), gate_up, start=top + inner)
+        for part, rows in (("gate", top), ("up", top + inner)):
+            specs += layer.linear(f"{theirs}.{part}_proj", (inner, hidden), gate_up, start=rows)
         specs += layer.linear(f"{theirs}.down_proj", (hidden, inner), down, start=hidden * expert)
     return specs
 
