@@ -100,7 +100,7 @@ class Run:
             ids = self.mixture.batch(self.plan.rows, self.plan.length, self.plan.shares)[:, :-1]
             with torch.autocast(ids.device.type, torch.bfloat16):
                 passes = attention_passes(self.dense, self.hybrid, ids)
-                mixed = {i: self.delta(i).mix(entered).float().flatten(0, 1) for i, (entered, _) in passes.items()}
+                mixed = {i: self.delta(i).mix(entered)[0].float().flatten(0, 1) for i, (entered, _) in passes.items()}
             for index, (_, given) in passes.items():
                 found, wanted = mixed[index], given.float().flatten(0, 1)
                 gram, cross = grams.get(index, (0.0, 0.0))

@@ -21,7 +21,7 @@ from recipes.pebble.network import (
 )
 from torch import Tensor, nn
 
-from surefoot.ops.delta_chunked import gated_delta_chunked
+from surefoot.ops.delta_chunked import CHUNK_SIZE, gated_delta_chunked
 
 NORM_EPSILON = 1e-6
 CONV_SIZE = 4
@@ -59,6 +59,14 @@ class GatedAttention(Attention):
         return self.out(mixed_BTD * torch.sigmoid(self.gate(x_BTD)))
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a delta mixer knows of the tokens before: convolution rows [B, 3, C], states [B, H, E, F]."""
+
+    rows: Tensor
+    state: Tensor
+
+
 class GatedDelta(nn.Module):
     """One Gated DeltaNet mixer: a short convolution, the gated delta rule, a gated norm."""
 
@@ -77,23 +85,34 @@ class GatedDelta(nn.Module):
         self.out = nn.Linear(values, hidden, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.out(self.mix(x_BTD))
+        return self.out(self.mix(x_BTD)[0])
 
-    def mix(self, x_BTD: Tensor) -> Tensor:
-        """Returns the gated outputs of all heads [B, T, H * F], before the output projection."""
+    def mix(self, x_BTD: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
+        """Returns the gated outputs of all heads [B, T, H * F], before the output projection, and what to go on from.
+
+        Without a `memory` the sequence begins here.
+        """
         heads, keys = self.config.delta_heads, self.row_blocks[0]
         qkv_BTC, z_BTD = self.qkvz(x_BTD).split((self.conv.shape[0], self.row_blocks[3]), dim=-1)
-        q, k, v = convolved(qkv_BTC, self.conv).split(self.row_blocks[:3], dim=-1)
+        before = qkv_BTC.new_zeros(len(x_BTD), CONV_SIZE - 1, qkv_BTC.shape[-1]) if memory is None else memory.rows
+        rows_BTC = torch.cat([before, qkv_BTC], dim=1)
+        q, k, v = convolved(rows_BTC, self.conv).split(self.row_blocks[:3], dim=-1)
         q_BTHE, k_BTHE = (unit(x.unflatten(-1, (heads, keys // heads))) for x in (q, k))
         with torch.autocast(x_BTD.device.type, enabled=False):
             b_BTH, a_BTH = nn.functional.linear(x_BTD.float(), self.rates.weight).chunk(2, dim=-1)
             log_decay_BTH = -self.a_log.exp() * nn.functional.softplus(a_BTH + self.dt_bias)
             q_BTHE = q_BTHE * self.config.key_size**-0.5
-            out_BTHF, _ = gated_delta_chunked(
-                q_BTHE, k_BTHE, v.unflatten(-1, (heads, -1)), log_decay_BTH, torch.sigmoid(b_BTH)
+            out_BTHF, state = gated_delta_chunked(
+                q_BTHE,
+                k_BTHE,
+                v.unflatten(-1, (heads, -1)),
+                log_decay_BTH,
+                torch.sigmoid(b_BTH),
+                state_BHED=None if memory is None else memory.state,
+                chunk_size=min(CHUNK_SIZE, x_BTD.shape[1]),
             )
         gate_BTHF = nn.functional.silu(z_BTD.float()).unflatten(-1, (heads, -1))
-        return (self.norm(out_BTHF) * gate_BTHF).flatten(-2)
+        return (self.norm(out_BTHF) * gate_BTHF).flatten(-2), Memory(rows_BTC[:, 1 - CONV_SIZE :], state)
 
 
 class Layer(nn.Module):
@@ -152,11 +171,12 @@ class Hybrid(nn.Module):
             yield mixer.out.weight, (self.config.dense.hidden,)
 
 
-def convolved(x_BTC: Tensor, weight_CK: Tensor) -> Tensor:
-    """Returns silu of the causal depthwise convolution, zeros before the sequence; the last tap is the token's own."""
-    time, size = x_BTC.shape[1], weight_CK.shape[1]
-    padded = nn.functional.pad(x_BTC.float(), (0, 0, size - 1, 0))
-    return nn.functional.silu(sum(padded[:, tap : tap + time] * weight_CK[:, tap] for tap in range(size)))
+def convolved(rows_BTC: Tensor, weight_CK: Tensor) -> Tensor:
+    """Returns silu of the convolution of each channel; the first rows, one less than taps, are only read."""
+    taps = weight_CK.shape[1]
+    time = rows_BTC.shape[1] - taps + 1
+    rows_BTC = rows_BTC.float()
+    return nn.functional.silu(sum(rows_BTC[:, tap : tap + time] * weight_CK[:, tap] for tap in range(taps)))
 
 
 def unit(x_BTHE: Tensor) -> Tensor:

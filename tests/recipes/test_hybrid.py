@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from recipes.pebble.continuations import Decoder as DenseDecoder
 from recipes.pebble.export import write_json
 from recipes.pebble.network import Network, NetworkConfig, build_network, rotary_tables
+from recipes.pebble_hybrid.continuations import Decoder as HybridDecoder
 from recipes.pebble_hybrid.convert import convert
 from recipes.pebble_hybrid.export import hugging_face_config, load_exported, named_weights
 from recipes.pebble_hybrid.losses import ROWS, distillation
@@ -112,3 +114,13 @@ def test_long_windows_come_last_and_hold_as_many_tokens() -> None:
     rates = [plan.lr_factor(step) for step in range(10)]
     assert rates[0] > 0
     assert plan.lr_factor(10) == 0
+
+
+def test_batched_decoding_computes_the_same_in_steps() -> None:
+    hybrid, dense = hybrid_of(6), dense_of(6)
+    for feed, network in ((HybridDecoder(hybrid, 2), hybrid), (DenseDecoder(dense, 2), dense)):
+        whole = network.logits(IDS)
+        feed(IDS[:, :20])
+        rows = torch.stack([feed(IDS[:, place : place + 1]) for place in range(20, 37)], dim=1)
+        spread = whole.std().item()
+        assert (rows - whole[:, 20:]).abs().mean() < 0.03 * spread
