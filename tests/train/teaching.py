@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -56,8 +57,13 @@ def method_for(target: LoadedTarget, shape: DFlashOptions = SHAPE, seed: int = 0
 
 
 def trainer_of(
-    target: LoadedTarget, path: Path, schedule: Schedule, pace: Pace | None = None, split: Split | None = None
+    target: LoadedTarget,
+    path: Path,
+    schedule: Schedule,
+    pace: Pace | None = None,
+    split: Split | None = None,
+    anchors: int = 8,
 ) -> Trainer[object]:  # type: ignore[type-var]  # whatever its lessons are
-    method = method_for(target)
+    method = method_for(target, replace(SHAPE, anchors=anchors))
     reader = FeatureReader(target.model, method.capture)
     return Trainer(method, reader, split or lessons(), schedule, pace or Pace(), path)  # type: ignore[arg-type,return-value]
