@@ -175,7 +175,7 @@ CUTS = (
         name="draft-cache-keeps-what-was-cut",
         bug="the draft model's cache holds rows of another text after a turn was edited",
         file="drafters/draft_model.py",
-        before="self._cache.truncate(min(length, self._cache.length))",
+        before="self._cache.truncate(self._cache.restorable(length))",
         after="self._cache.truncate(self._cache.length)",
         killer=AFTER_A_CUT,
     ),
