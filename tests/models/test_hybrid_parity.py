@@ -119,15 +119,16 @@ def test_half_width_models_agree_with_transformers_roughly(variant: Variant, tmp
     a token near a router's tie through another expert shows too."""
     theirs = saved_by_transformers(tmp_path, dtype=torch.bfloat16, **variant)
     expected = everything_theirs(theirs, prompt(40))[0]
-    found = everything(load(tmp_path, "bfloat16", trainable=True), prompt(40))[0]
-    difference = (found - expected).abs()
-    assert difference.mean() < 0.03
     own_error = (everything_theirs(theirs.float(), prompt(40))[0] - expected).abs().max()
-    assert difference.max() < max(0.25, 1.5 * own_error)
     best = expected.topk(2).values
     clear = best[:, 0] - best[:, 1] > 0.5
     assert clear.sum() > 5
-    assert torch.equal(found.argmax(-1)[clear], expected.argmax(-1)[clear])
+    for trainable in (False, True):
+        found = everything(load(tmp_path, "bfloat16", trainable=trainable), prompt(40))[0]
+        difference = (found - expected).abs()
+        assert difference.mean() < 0.03
+        assert difference.max() < max(0.25, 1.5 * own_error)
+        assert torch.equal(found.argmax(-1)[clear], expected.argmax(-1)[clear])
 
 
 def test_what_must_not_be_rounded_stays_fp32_in_half_width_models(tmp_path: Path) -> None:

@@ -21,9 +21,13 @@ DTYPES = [torch.float32, torch.bfloat16]
 CASES = {"chain": chain_case, "tree": random_case}
 
 
-def exact(family: str, dtype: torch.dtype = torch.float32, **options: object) -> DecoderModel:
-    """A model whose rows are exact, on torch and, where there are kernels for it, on those."""
-    model = make_model(family, dtype, exact="require", **options)
+ROUTES = {"kernels": False, "torch": True}
+"""What computes: the kernels where they were built, or torch in any case."""
+
+
+def exact(route: str, family: str, dtype: torch.dtype = torch.float32, **options: object) -> DecoderModel:
+    """A model whose rows are exact."""
+    model = make_model(family, dtype, exact="require", trainable=ROUTES[route], **options)
     assert model.strict
     return model
 
@@ -31,8 +35,9 @@ def exact(family: str, dtype: torch.dtype = torch.float32, **options: object) ->
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("shape", CASES)
-def test_rows_side_by_side_are_those_of_plain_decoding(family: str, dtype: torch.dtype, shape: str) -> None:
-    model = exact(family, dtype)
+@pytest.mark.parametrize("route", ROUTES)
+def test_rows_side_by_side_are_those_of_plain_decoding(route: str, family: str, dtype: torch.dtype, shape: str) -> None:
+    model = exact(route, family, dtype)
     for prompt_length, num_nodes, num_calls in ((0, 3, 1), (2, 8, 1), (9, 16, 3)):
         case = CASES[shape](prompt_length, model.vocab_size, prompt_length, num_nodes, num_calls)
         assert torch.equal(tree_logits(model, case), step_logits(model, case))
@@ -48,11 +53,12 @@ def test_fast_rows_would_differ_and_the_self_test_says_so() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_leaves_the_same_however_it_is_cut(family: str) -> None:
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_prompt_leaves_the_same_however_it_is_cut(route: str, family: str) -> None:
     tokens = [7 * index % 97 for index in range(23)]
     after: list[list[Tensor]] = []
     for size in (512, 5, 1):
-        model = exact(family, prefill_chunk=size)
+        model = exact(route, family, prefill_chunk=size)
         cache = model.new_cache(len(tokens) + 1)
         outs = [
             out
@@ -76,9 +82,10 @@ def memory(cache: object) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rounds_of_every_kind_leave_what_plain_decoding_leaves(family: str) -> None:
+@pytest.mark.parametrize("route", ROUTES)
+def test_rounds_of_every_kind_leave_what_plain_decoding_leaves(route: str, family: str) -> None:
     """Chains cut anywhere, branches of trees, rounds that are given up, and two sequences in one call."""
-    model, source = exact(family), random.Random(1)
+    model, source = exact(route, family), random.Random(1)
     text = [source.randrange(97) for _ in range(40)]
     plain = model.new_cache(64)
     list(model.prefill(text[:4], plain, NOTHING))
