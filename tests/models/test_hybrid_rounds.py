@@ -199,6 +199,7 @@ def test_prefill_in_any_chunks_is_step_by_step(family: str, dtype: torch.dtype) 
             start += size
         assert torch.equal(torch.cat(rows), expected)
         assert Memory.of(read).equals(Memory.of(plain))
+        assert read.states.tape is None  # a tape of a long prompt would be larger than all else
 
 
 def test_several_sequences_in_one_call_are_each_alone() -> None:
