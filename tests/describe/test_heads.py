@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.drafters.blockers import random_network, save_network
 from tests.factories import make_checkpoint
 
 from surefoot.describe import Description, describe
@@ -132,6 +133,19 @@ def test_each_layout_is_recognised_and_honestly_refused(tmp_path: Path, layout: 
     assert not description.usable
     assert description.verdict.startswith("This version cannot use it")
     assert description.needs
+
+
+def test_a_dflash_drafter_that_is_whole_can_be_used(tmp_path: Path) -> None:
+    directory = save_network(tmp_path / "whole", random_network())
+    description = describe(str(directory))
+    assert description.usable
+    assert "--draft-model" in description.verdict
+    (directory / "model.safetensors").unlink()
+    damaged = describe(str(directory))
+    assert not damaged.usable
+    assert damaged.needs
+    unknown = describe(str(save_network(tmp_path / "unknown", random_network(), attention_sink_bias=True)))
+    assert "attention_sink_bias" in unknown.verdict
 
 
 def test_a_pickle_is_named_and_not_opened(tmp_path: Path) -> None:

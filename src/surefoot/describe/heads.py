@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from surefoot.describe.blocks import USABLE, why_not
 from surefoot.describe.contents import Contents
 from surefoot.describe.description import Description, Fact, count_in_words, facts_of
 from surefoot.loading.files import read_optional_object
 
-HAVE = "This version cannot use it: its drafters are lookup and whole draft models"
+HAVE = "This version cannot use it: its drafters are lookup, whole draft models and DFlash"
 _MTP = re.compile(r"(?:^|\.)mtp\.|\.(?:enorm|hnorm|eh_proj)\.weight$")
 
 
@@ -100,7 +102,7 @@ def dflash(contents: Contents) -> Description | None:
 
     relative = either("projector_type") or ("dspark" if either("markov_rank") is not None else None)
     kind = "a DFlash drafter" if relative is None else f"a drafter of the DFlash family ({relative})"
-    return _head(
+    head = _head(
         contents,
         kind,
         "A DFlash drafter, and the target it was trained for: it reads that target's hidden states and output head",
@@ -114,6 +116,11 @@ def dflash(contents: Contents) -> Description | None:
             sliding_window=contents.number("sliding_window"),
         ),
     )
+    problem = why_not(contents)
+    if problem is None:
+        return replace(head, usable=True, verdict=USABLE, needs="")
+    found, _, advice = str(problem).partition("\n")[0].rpartition(". ")
+    return replace(head, verdict=f"This version cannot use it: {found or advice}")
 
 
 def eagle3(contents: Contents) -> Description | None:

@@ -10,14 +10,17 @@ import torch
 
 from surefoot.api import load
 from surefoot.doctor.check import Check, Findings, Level, Report
+from surefoot.doctor.dflash import check_drafter
 from surefoot.doctor.files import ModelFiles, examine_files, find
 from surefoot.doctor.memory import Need, check_memory, free_memory
 from surefoot.doctor.pair import check_context, check_tokenizers, check_vocabulary
 from surefoot.doctor.running import check_device, check_equality, check_kernels, check_speed, probe_prompts
 from surefoot.doctor.speed import Prediction
+from surefoot.drafters.dflash.config import DFlashConfig
 from surefoot.drafters.lookup import Lookup
 from surefoot.engine import Engine
 from surefoot.errors import SurefootError
+from surefoot.loading.dflash import find_dflash
 from surefoot.loading.load import find_device
 from surefoot.options import LoadOptions, SpeculativeOptions
 from surefoot.presets import Preset, presets_for
@@ -77,14 +80,16 @@ def examine(given: Examination, show: Callable[[Check], None] = lambda check: No
     for check in given.prior:
         findings.add(check)
     target = _files(findings, given.model, "target")
-    draft = _files(findings, given.draft_model, "draft model") if given.draft_model else None
+    draft = _draft(findings, given.draft_model, target) if given.draft_model else None
     lacks_draft = given.draft_model is not None and draft is None
     findings.add(_setting(given, presets_for(given.model, target.raw if target else {})))
     device = _attempt(findings, "device", "Choose --device auto", lambda: _device(given.load.device))
     if target is None:
         findings.skip("the target's files were not understood", *COMPARING)
     else:
-        _compare(findings, given, target, draft, lacks_draft, device)
+        # A DFlash drafter was compared with its target as its files were read; it has no tokenizer or cache of its own.
+        beside = draft if isinstance(draft, ModelFiles) else None
+        _compare(findings, given, target, beside, lacks_draft, device)
     prediction = _run(findings, given, lacks_draft) if given.running else None
     if not given.running:
         findings.skip("only the files were to be read", *RUNNING)
@@ -105,6 +110,18 @@ def _attempt(findings: Findings, name: str, mend: str, step: Callable[[], tuple[
 def _files(findings: Findings, name: str, side: str) -> ModelFiles | None:
     mend = "Check the path, and download the model again if it is incomplete"
     return _attempt(findings, f"{side} files", mend, lambda: examine_files(find(name), side))
+
+
+def _draft(findings: Findings, name: str, target: ModelFiles | None) -> ModelFiles | DFlashConfig | None:
+    """The files of a draft model, or of a DFlash drafter with the target they must fit."""
+
+    def step() -> tuple[Check, ModelFiles | DFlashConfig]:
+        found = find_dflash(name)
+        return examine_files(find(name), "draft model") if found is None else check_drafter(found, target)
+
+    return _attempt(
+        findings, "draft model files", "Check the path, and download the model again if it is incomplete", step
+    )
 
 
 def _device(name: str) -> tuple[Check, torch.device]:

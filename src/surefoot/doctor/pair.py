@@ -23,7 +23,9 @@ def check_tokenizers(target: ModelFiles, draft: ModelFiles | None) -> Check:
                 found="the target has no tokenizer.json: only token ids can be given",
                 mend="Put the model's tokenizer.json beside its weights",
             )
-        return Check(name=name, level="PASS", found=f"one, of {ours.vocab_size} ids: lookup drafts in the target's own")
+        return Check(
+            name=name, level="PASS", found=f"one, of {ours.vocab_size} ids: what is drafted is in the target's"
+        )
     theirs = draft.tokenizer
     if ours is None or theirs is None:
         return _uncompared(name, target, draft)
