@@ -21,7 +21,7 @@ from surefoot.drafters.dflash.config import DFlashConfig, to_json
 from surefoot.ops.rope import Rope
 
 TAPS = (1, 3, 5, 6)
-NUM_LAYERS = 2
+NUM_LAYERS = 3
 BLOCK_SIZE = 8
 MASK_ID = 1
 """The padding token, which no text has."""
