@@ -56,6 +56,20 @@ def test_a_model_is_described_in_full(tmp_path: Path) -> None:
     assert description.needs == ""
 
 
+def test_layers_of_other_kinds_are_told(tmp_path: Path) -> None:
+    hybrid = facts(describe(str(make_checkpoint(tmp_path / "hybrid", "qwen3_next"))))
+    assert hybrid["layers"] == "4: 3 with a Gated DeltaNet, 1 with gated attention"
+    assert hybrid["delta heads"] == "2 key of 16, 4 value of 24"
+    assert hybrid["experts"] == "6 of 40, 2 for each token, and a shared one of 56 in 3 layers"
+    assert hybrid["positions"] == "rope default, theta 10000, 8 dimensions of a head"
+    assert hybrid["cache"] == "0.256 kB a token in float32; and 0.0242 MB of recurrent states"
+    dense = facts(describe(str(make_checkpoint(tmp_path / "dense", "qwen3_5"))))
+    assert "experts" not in dense
+    sparse = facts(describe(str(make_checkpoint(tmp_path / "sparse", "qwen3_moe"))))
+    assert sparse["experts"] == "6 of 40, 2 for each token"
+    assert not {"delta heads", "feed forward"} & sparse.keys()
+
+
 def test_no_weight_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "read", None)
     path = make_checkpoint(tmp_path / "model")

@@ -10,10 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.factories import make_checkpoint
 
+from surefoot.cache.hybrid import HybridCache
 from surefoot.doctor.files import examine_files, find
 from surefoot.doctor.memory import Need, Room, check_memory, free_memory, longest_context
 from surefoot.loading import load_target
 from surefoot.options import DTypeName, LoadOptions
+from surefoot.types import Capture
 
 LAW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -33,6 +35,19 @@ def test_the_need_is_what_a_loaded_model_takes(tmp_path: Path, family: str, dtyp
     cache = model.new_cache(40)
     rows = [*cache.rows_to_write(0, 1)]
     assert need.per_token == sum(row.nbytes for row in rows)
+
+
+def test_recurrent_states_are_counted_as_a_sequence_that_was_prefilled_in_chunks_has_them(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path / "model", "qwen3_5")
+    need = Need.of(examine_files(find(str(path)), "target")[1], "auto", CPU)
+    model = load_target(path, LoadOptions(device="cpu", prefill_chunk=4)).model
+    cache = model.new_cache(40)
+    list(model.prefill(range(9), cache, Capture()))
+    assert isinstance(cache, HybridCache)
+    assert need.per_sequence == cache.states.num_bytes > 0
+    assert need.per_token == sum(row.nbytes for row in cache.rows_to_write(0, 1))
+    assert need.cache(7) - need.cache(6) == need.per_token
+    assert need.cache(0) == need.per_sequence
 
 
 @LAW
