@@ -41,6 +41,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.rollback
+	$(BIN)/python -m benchmarks.hybrid
 	$(BIN)/python -m benchmarks.decode
 	$(BIN)/python -m benchmarks.report
 

@@ -27,6 +27,13 @@ TITLES = {
         "noise and processors of a vocabulary of 151,936 at T = 0.8 with top-p 0.9, and long contexts.",
         ("sequences", "draft", "outside", "noise", "context"),
     ),
+    "hybrid": (
+        "Hybrids of delta layers and attention",
+        "Beside `transformers`, whose delta rule is its reference form here, each in a process of its own on the same "
+        "random weights. `small` has the sizes of the bundled hybrid, `0.8b` those of a Qwen3.5 of 0.8 billion "
+        "parameters (18 delta layers of 16 heads of 128, 6 attention layers, a vocabulary of 248,320).",
+        ("plain", "verification"),
+    ),
     "rollback": (
         "Undoing a round of a hybrid",
         "A round leaves the states before it as they are and records a tape; what is accepted of it is replayed. `4b` "

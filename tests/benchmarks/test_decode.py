@@ -13,6 +13,7 @@ from benchmarks.checkpoints import SHAPES, Kind, checkpoint
 from benchmarks.decode import MEASUREMENTS as DECODE
 from benchmarks.decode import PEERS, faster, rate, same_tokens
 from benchmarks.figures import Aim, Figure, Findings, prompts, save
+from benchmarks.hybrid import MEASUREMENTS as HYBRID
 from benchmarks.kernels import MEASUREMENTS as KERNELS
 from benchmarks.kernels import equal_alone, filled
 from benchmarks.peers.client import INTERPRETERS, Answer, Arm, Peer, PeerError, Setup, in_turn, running
@@ -137,6 +138,7 @@ def test_every_measurement_has_a_place_in_the_report() -> None:
     assert {name: set(order) for name, (_, _, order) in TITLES.items()} == {
         "decode": set(DECODE),
         "kernels": set(KERNELS),
+        "hybrid": set(HYBRID),
         "rollback": set(ROLLBACK),
     }
 
