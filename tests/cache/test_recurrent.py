@@ -263,6 +263,43 @@ def test_forks_go_their_own_ways() -> None:
     assert fork.snapshot().equals(plain.snapshot())
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_history_a_sequence_is_its_tokens_step_by_step(seed: int) -> None:
+    """Prefills, rounds, turns back and forks in any order."""
+    choices, layers = Random(seed), DeltaLayers(ODD, torch.bfloat16, num_layers=1)
+    sequence, plain, text, done = layers.sequence(), layers.sequence(), [], set()
+    for kind in choices.choices(["prefill", "round", "back", "fork"], weights=(5, 5, 3, 1), k=80):
+        if kind == "prefill":
+            read = random_tokens(choices, choices.randint(1, 6))
+            sequence.prefill(read)
+            text += read
+        elif kind == "round":
+            parents = random_tree(choices, 8)
+            nodes = random_tokens(choices, len(parents))
+            sequence.score(nodes, parents)
+            path = path_to(parents, choices.randrange(len(parents)))
+            sequence.cache.commit(path)
+            text += [nodes[node] for node in path]
+        elif kind == "back":
+            wanted = choices.randint(2 * len(text) // 3, len(text))
+            length = sequence.cache.restorable(wanted)
+            assert length <= wanted
+            if 0 < length < len(text):
+                done.add("went back")
+            sequence.cache.truncate(length)
+            text = text[:length]
+        else:
+            sequence = DeltaSequence(layers, sequence.cache.fork(4096))
+        done.add(kind)
+        assert sequence.cache.length == len(text)
+        if kind == "back":
+            plain = layers.sequence()
+        for token in text[plain.cache.length :]:
+            plain.step(token)
+        assert sequence.snapshot().equals(plain.snapshot())
+    assert done == {"prefill", "round", "back", "fork", "went back"}
+
+
 INTERRUPTED: dict[str, Callable[[DeltaSequence], object]] = {
     "commit": lambda sequence: sequence.cache.commit([0]),
     "prefill": lambda sequence: sequence.cache.commit_chunk(2),
