@@ -177,6 +177,34 @@ OWN: dict[str, dict[str, str]] = {
         "--seeds": "test_prove.py::test_seeds_temperatures_and_limit_decide_what_is_run",
         "--json": "test_prove.py::test_seeds_temperatures_and_limit_decide_what_is_run",
     },
+    "train dflash": {
+        **dict.fromkeys(
+            (
+                *("--steps", "--batch", "--at-once", "--learning-rate", "--warmup", "--weight-decay", "--clip"),
+                *("--seed", "--precision", "--layers", "--heads", "--kv-heads", "--head-dim", "--inner-size"),
+                *("--block-size", "--taps", "--tap-layer", "--mask-token-id", "--rope-theta", "--anchors", "--gamma"),
+                *("--length", "--held-out", "--max-sequences"),
+            ),
+            "test_train.py::test_flags_change_the_drafter_and_are_recorded",
+        ),
+        **dict.fromkeys(
+            ("--target", "--data", "--out"), "test_train.py::test_a_run_says_how_it_went_and_leaves_a_drafter"
+        ),
+        **dict.fromkeys(
+            ("--answers", "--answer-tokens", "--prompt-tokens", "--greedy-share", "--temperature"),
+            "test_train.py::test_the_target_writes_answers_as_it_is_told",
+        ),
+        **dict.fromkeys(
+            ("--save-every", "--evaluate-every", "--prefetch", "--check-prompts"),
+            "test_train.py::test_pace_flags_say_when_it_saves_looks_reads_and_checks",
+        ),
+        **dict.fromkeys(
+            ("--threads", "--dtype", "--device"), "test_train.py::test_threads_dtype_and_device_hold_for_the_target"
+        ),
+        "--epochs": "test_train.py::test_epochs_are_steps_where_no_steps_are_given",
+        "--init": "test_train.py::test_init_begins_with_another_drafter",
+        "--json": "test_train.py::test_json_is_the_record_without_every_loss",
+    },
     "init": dict.fromkeys(
         ("--path", "--force", "--json"), "test_config.py::test_init_does_not_overwrite_unless_forced"
     ),
