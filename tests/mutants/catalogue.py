@@ -6,6 +6,7 @@ from tests.mutants.benching import BENCHING
 from tests.mutants.chatting import CHATTING
 from tests.mutants.commanding import COMMANDING
 from tests.mutants.decoding import DECODING
+from tests.mutants.delta_kernels import DELTA_KERNELS
 from tests.mutants.drafting import DRAFTING
 from tests.mutants.examining import EXAMINING
 from tests.mutants.hybrids import HYBRIDS
@@ -26,6 +27,7 @@ MUTANTS = (
     *RECURRENCE,
     *HYBRIDS,
     *KERNELS,
+    *DELTA_KERNELS,
     *SERVING,
     *STOPPING,
     *BENCHING,
