@@ -1,4 +1,4 @@
-"""What a request may ask for, times how it is drafted, times temperature: each cell is exact or the table says so.
+"""What a request may ask for, times target, drafter and temperature: each cell is exact or the table says so.
 
 Every cell is compared with a reference that shares neither loop nor cache with the engine: it reads the whole text
 again for each token and cuts the answer by the plain words of the options. ``python -m tests.matrix`` runs all cells
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,30 +16,18 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-import tokenizers
-import torch
-from tests.factories import make_model, make_tokenizer
+from tests.matrix_pairs import PROMPT, VOCAB, WAYS, drafter_of, target_of, tokenizer
 from torch import Tensor
 
 from surefoot import Engine, SamplingParams, SpeculativeOptions
-from surefoot.drafters.draft_model import DraftModel
-from surefoot.drafters.lookup import Lookup
-from surefoot.drafters.none import NoDrafts
-from surefoot.models.decoder import DecoderModel
-from surefoot.protocols import DrafterModel
 from surefoot.request import Result
 from surefoot.sampling import RequestSampler
-from surefoot.text import Tokenizer
 from surefoot.types import Capture, Tokens
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "exactness.md"
-DRAFTERS = ("none", "lookup", "draft model")
+DRAFTERS = tuple(WAYS)
 TEMPERATURES = (0.0, 0.8)
 NUM_TOKENS = 28
-VOCAB = 300
-PROMPT: Tokens = (60, 9, 60, 9, 11, 160, 60, 9, 11, 83, 83, 7)
-_SHARPNESS = 2.3
-"""Scale of the tied embedding: the model then repeats itself now and then, as a trained one does."""
 
 
 @dataclass(frozen=True)
@@ -64,80 +51,45 @@ class Cell:
 class Bench:
     """A pair, and the way a feature asks it."""
 
+    kind: str
     drafter: str
     temperature: float
     eos: Tokens = ()
     results: list[Result] = field(default_factory=list)
 
     def engine(self) -> Engine:
-        return Engine(target(), drafter_of(self.drafter), tokenizer(), eos_token_ids=self.eos)
+        return Engine(target_of(self.kind), drafter_of(self.drafter, self.kind), tokenizer(), eos_token_ids=self.eos)
+
+    @property
+    def speculative(self) -> SpeculativeOptions:
+        return WAYS[self.drafter]
 
     def params(self, **options: object) -> SamplingParams:
         known: dict[str, object] = {"temperature": self.temperature, "max_tokens": NUM_TOKENS, "seed": 13}
         return SamplingParams(**(known | options))  # type: ignore[arg-type]
 
     def ask(self, params: SamplingParams, prediction: Tokens | None = None) -> Result:
-        result = self.engine().generate(PROMPT, params, prediction=prediction)
+        result = self.engine().generate(PROMPT, params, speculative=self.speculative, prediction=prediction)
         self.results.append(result)
         return result
 
     def answer(self) -> Tokens:
         """What plain decoding says without further options."""
-        return reference(PROMPT, self.params(), ())[0]
+        return self.reference(self.params(), ())[0]
+
+    def reference(self, params: SamplingParams, eos: Tokens = ()) -> Account:
+        return reference(self.kind, PROMPT, params, eos)
 
     def cell(self, *variants: SamplingParams) -> Cell:
         ours = [account(self.ask(params)) for params in variants]
-        return Cell(ours, [reference(PROMPT, params, self.eos) for params in variants], self.results)
+        return Cell(ours, [self.reference(params, self.eos) for params in variants], self.results)
 
 
 @cache
-def _shared_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="surefoot-matrix-"))
-
-
-@cache
-def tokenizer() -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_file(str(make_tokenizer(_shared_folder(), VOCAB))))
-
-
-def _sharp_model(noise: float) -> DecoderModel:
-    model = make_model(
-        "qwen3", torch.float32, seed=3, exact="require", prefill_chunk=5, vocab_size=VOCAB, tie_word_embeddings=True
-    )
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if noise:
-                drawn = torch.randn(parameter.shape, generator=generator)
-                parameter.add_(noise * parameter.abs().mean() * drawn)
-            if "embed" in name:
-                parameter.mul_(_SHARPNESS)
-    model.prepare(exact="require", prefill_chunk=5)
-    return model
-
-
-@cache
-def target() -> DecoderModel:
-    return _sharp_model(0.0)
-
-
-@cache
-def relative() -> DecoderModel:
-    """The target with its weights shaken: often right, not always."""
-    return _sharp_model(0.08)
-
-
-def drafter_of(name: str) -> DrafterModel:
-    if name == "draft model":
-        return DraftModel(relative())
-    return Lookup(min_match=1) if name == "lookup" else NoDrafts()
-
-
-@cache
-def row_after(text: Tokens) -> Tensor:
+def row_after(kind: str, text: Tokens) -> Tensor:
     """The target's logits after a whole text, read afresh."""
-    cache_of_its_own = target().new_cache(len(text))
-    (*_, (_, out)) = target().prefill(text, cache_of_its_own, Capture())
+    target = target_of(kind)
+    (*_, (_, out)) = target.prefill(text, target.new_cache(len(text)), Capture())
     assert out.logits is not None
     return out.logits[-1].clone()
 
@@ -156,7 +108,7 @@ def account(result: Result) -> Account:
     return result.tokens, result.text, result.finish_reason, result.stop_reason, scores
 
 
-def reference(prompt: Tokens, params: SamplingParams, eos: Tokens) -> Account:
+def reference(kind: str, prompt: Tokens, params: SamplingParams, eos: Tokens) -> Account:
     """The answer by the words of the options, one whole reading of the text per token."""
     ids = {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
     sampler = RequestSampler(params, prompt, seed=params.seed or 0, vocab_size=VOCAB, stop_ids=ids)
@@ -165,7 +117,7 @@ def reference(prompt: Tokens, params: SamplingParams, eos: Tokens) -> Account:
     reason: str = "length"
     stop: int | str | None = None
     while len(tokens) < params.max_tokens:
-        row = row_after((*prompt, *tokens))
+        row = row_after(kind, (*prompt, *tokens))
         tokens.append(sampler.draw(row))
         sampler.advance(tokens[-1:])
         scores.append(_score(row, tokens[-1], params.logprobs))
@@ -275,15 +227,15 @@ def _(bench: Bench) -> Cell:
     ours = [entry and (entry.token, round(math.exp(entry.logprob), 4)) for entry in scored]
     expected: list[object] = [None]
     for i, token in enumerate(PROMPT[1:], 1):
-        expected.append((token, round(float(row_after(PROMPT[:i]).double().softmax(0)[token]), 4)))
+        expected.append((token, round(float(row_after(bench.kind, PROMPT[:i]).double().softmax(0)[token]), 4)))
     return Cell(ours, expected, bench.results)
 
 
 @feature("n")
 def _(bench: Bench) -> Cell:
-    with bench.engine().samples(PROMPT, bench.params(), n=3) as samples:
+    with bench.engine().samples(PROMPT, bench.params(), n=3, speculative=bench.speculative) as samples:
         list(samples)
-    expected = [reference(PROMPT, replace(bench.params(), sample_index=i), ()) for i in range(3)]
+    expected = [bench.reference(replace(bench.params(), sample_index=i)) for i in range(3)]
     return Cell([account(result) for result in samples.results], expected, samples.results)
 
 
@@ -293,7 +245,7 @@ def _(bench: Bench) -> Cell:
     edited = (*answer[:10], 1, 2, *answer[14:])
     predictions = (answer, edited, (7,) * 9)
     ours = [account(bench.ask(bench.params(), prediction)) for prediction in predictions]
-    return Cell(ours, [reference(PROMPT, bench.params(), ())] * len(predictions), bench.results)
+    return Cell(ours, [bench.reference(bench.params())] * len(predictions), bench.results)
 
 
 @feature("conversation reuse")
@@ -302,35 +254,39 @@ def _(bench: Bench) -> Cell:
     prompt, ours, expected = PROMPT, [], []
     for turn, cut in enumerate((None, None, -9, None)):
         params = bench.params(seed=13 + turn)
-        result = conversation.generate(prompt, params)
+        result = conversation.generate(prompt, params, speculative=bench.speculative)
         bench.results.append(result)
         ours.append((account(result), result.usage.cached_tokens > 0))
-        expected.append((reference(prompt, params, ()), turn > 0))
+        expected.append((reference(bench.kind, prompt, params, ()), turn > 0))
         prompt = (*(*prompt, *result.tokens)[:cut], 8, 60)
     return Cell(ours, expected, bench.results)
 
 
 @feature("speculation off, per request")
 def _(bench: Bench) -> Cell:
-    options = (SpeculativeOptions(num_draft=0), SpeculativeOptions(method="none"), SpeculativeOptions(num_draft=7))
+    changes: list[dict[str, object]] = [{"num_draft": 0}, {"method": "none"}, {"num_draft": 7}]
+    options = [replace(bench.speculative, **change) for change in changes]  # type: ignore[arg-type]
     ours = [account(bench.engine().generate(PROMPT, bench.params(), speculative=choice)) for choice in options]
     bench.ask(bench.params())
-    return Cell(ours, [reference(PROMPT, bench.params(), ())] * len(options), bench.results)
+    return Cell(ours, [bench.reference(bench.params())] * len(options), bench.results)
 
 
-def cell(name: str, drafter: str, temperature: float) -> Cell:
+def cell(name: str, kind: str, drafter: str, temperature: float) -> Cell:
     """Runs one cell."""
-    return FEATURES[name](Bench(drafter, temperature))
+    return FEATURES[name](Bench(kind, drafter, temperature))
 
 
-def render(verdicts: Callable[[str, str, float], str]) -> str:
+def render(verdicts: Callable[[str, str, str, float], str]) -> str:
     """The document, each cell as ``verdicts`` has it."""
     columns = [(drafter, temperature) for drafter in DRAFTERS for temperature in TEMPERATURES]
     head = " | ".join(f"{drafter}, T = {temperature:g}" for drafter, temperature in columns)
-    lines = [f"| a request with | {head} |", "|" + " --- |" * (len(columns) + 1)]
-    for name in FEATURES:
-        lines.append(f"| {name} | " + " | ".join(verdicts(name, *column) for column in columns) + " |")
-    return INTRODUCTION + "\n".join(lines) + "\n"
+    lines = []
+    for kind, title in TITLES.items():
+        lines += [f"## {title}", "", f"| a request with | {head} |", "|" + " --- |" * (len(columns) + 1)]
+        for name in FEATURES:
+            lines.append(f"| {name} | " + " | ".join(verdicts(name, kind, *column) for column in columns) + " |")
+        lines.append("")
+    return INTRODUCTION + "\n".join(lines)
 
 
 INTRODUCTION = """# What stays exact
@@ -340,10 +296,12 @@ the outcome differ. `exact` means: ids, text, finish reason, stop reason, the ra
 counts are those of a reference that speculates nothing, keeps no cache and reads the whole text again for each token.
 In every cell with a drafter drafts were accepted, and no drafter was dropped.
 
-The target is a random model with row-exact arithmetic in fp32 (`exact="require"`); the draft model is the same one with
-its weights shaken.
+Targets are random models with row-exact arithmetic in fp32 (`exact="require"`); the draft model is the same one with
+its weights shaken, and the DFlash drafter has learnt a few of the target's answers: chains of 4, and trees of 12, at
+most 3 side by side.
 
 """
+TITLES = {"dense": "A target with attention alone", "hybrid": "A hybrid of delta layers and attention"}
 
 
 @contextmanager
@@ -363,9 +321,9 @@ def main() -> None:
     """Runs all cells and writes the document."""
     with _progress() as show:
 
-        def run(name: str, drafter: str, temperature: float) -> str:
+        def run(name: str, kind: str, drafter: str, temperature: float) -> str:
             show(".")
-            return verdict(cell(name, drafter, temperature), drafter)
+            return verdict(cell(name, kind, drafter, temperature), drafter)
 
         DOCUMENT.write_text(render(run), encoding="utf-8")
 

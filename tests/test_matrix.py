@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 import pytest
-from tests.matrix import DOCUMENT, DRAFTERS, FEATURES, TEMPERATURES, cell, render, verdict
+from tests.matrix import DOCUMENT, DRAFTERS, FEATURES, TEMPERATURES, TITLES, cell, render, verdict
 
 from surefoot.options import SamplingParams
 from surefoot.sampling import RequestSampler
@@ -14,15 +14,16 @@ from surefoot.sampling import RequestSampler
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("kind", TITLES)
 @pytest.mark.parametrize("name", FEATURES)
-def test_a_cell_is_exact(name: str, drafter: str, temperature: float) -> None:
-    found = cell(name, drafter, temperature)
+def test_a_cell_is_exact(name: str, kind: str, drafter: str, temperature: float) -> None:
+    found = cell(name, kind, drafter, temperature)
     assert found.ours == found.expected
     assert verdict(found, drafter) == "exact"
 
 
 def test_the_document_shows_these_cells_and_no_others() -> None:
-    assert DOCUMENT.read_text(encoding="utf-8") == render(lambda name, drafter, temperature: "exact")
+    assert DOCUMENT.read_text(encoding="utf-8") == render(lambda name, kind, drafter, temperature: "exact")
 
 
 def test_every_option_of_sampling_is_a_row_or_known_not_to_need_one() -> None:
@@ -38,4 +39,4 @@ def test_a_sampler_that_forgets_the_drafted_path_is_seen() -> None:
         return draw(self, logits)
 
     with patch.object(RequestSampler, "draw", forgetful):
-        assert not cell("repetition_penalty", "draft model", 0.8).exact
+        assert not cell("repetition_penalty", "dense", "draft model", 0.8).exact

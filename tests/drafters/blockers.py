@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -110,6 +111,11 @@ class Lesson:
 
 def learnt(target: DecoderModel, steps: int = 100, **overrides: object) -> DFlashNetwork:
     """A drafter trained on nothing but its target's answers to ``PROMPT``, greedy and sampled: a few seconds."""
+    return taught(target, [answer_of(target, temperature) for temperature in TEMPERATURES], steps, **overrides)
+
+
+def taught(target: DecoderModel, texts: Sequence[Tokens], steps: int = 100, **overrides: object) -> DFlashNetwork:
+    """A drafter trained on nothing but these texts of its target, which are as long and begin with a prompt as long."""
     torch.manual_seed(0)
     fitting = {
         "vocab_size": target.vocab_size,
@@ -117,11 +123,11 @@ def learnt(target: DecoderModel, steps: int = 100, **overrides: object) -> DFlas
         "num_target_layers": target.num_layers,
     }
     network = DFlashNetwork(parse(raw_dflash(**{**fitting, **overrides})))
-    lessons = [Lesson(target, answer_of(target, temperature), network.config) for temperature in TEMPERATURES]
+    lessons = [Lesson(target, text, network.config) for text in texts]
     optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3)
     for step in range(steps):
-        anchors = len(PROMPT) + torch.randperm(LEARNT - 1)[:ANCHORS]
-        loss = lessons[step % 2].loss(network, anchors)
+        anchors = len(PROMPT) + torch.randperm(len(texts[0]) - len(PROMPT) - 1)[:ANCHORS]
+        loss = lessons[step % len(lessons)].loss(network, anchors)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
