@@ -11,8 +11,8 @@ from surefoot.errors import OptionError
 from surefoot.protocols import Drafter, DrafterModel, Sampler, Target
 from surefoot.types import Capture, DraftTree, Plan, TargetOutput
 
-MIN_MATCH = 8
-"""Equal tokens after which lookup goes before another drafter: what follows fewer is guessed better by most."""
+MIN_MATCH = 4
+"""Equal tokens after which lookup goes before another drafter, which guesses better after fewer."""
 _NOTHING = Plan(num_nodes=0, depth=0)
 
 

@@ -68,7 +68,7 @@ class DFlashDrafter:
         self._blocks = shared.blocks
         self._context = self._blocks.new_context()
         self._capture = Capture(layers=self._config.target_layer_ids)
-        self._masked = self._embedded_masks()
+        self._check_shape()
 
     @property
     def capture(self) -> Capture:
@@ -124,25 +124,20 @@ class DFlashDrafter:
         """Frees the context."""
         self._context = self._blocks.new_context()
 
-    def _embedded_masks(self) -> Tensor:
-        """A block of masks, ``[block, H]``, in the network's dtype; the pair is checked by it.
-
-        Raises:
-            PairError: the target has another vocabulary or width.
-        """
+    def _check_shape(self) -> None:
+        """Raises ``PairError`` where the target has another vocabulary or width."""
         config, target = self._config, self._target
         if target.vocab_size != config.vocab_size:
             raise PairError(
                 f"the drafter is for a vocabulary of {config.vocab_size}, and the target's is {target.vocab_size}; "
                 "expected the same. Take the target it was made for"
             )
-        mask_1H = target.embed(torch.tensor([config.mask_token_id])).to(self._blocks.dtype)
-        if mask_1H.shape[-1] != config.hidden_size:
+        width = target.embed(torch.tensor([config.mask_token_id])).shape[-1]
+        if width != config.hidden_size:
             raise PairError(
-                f"the drafter is {config.hidden_size} wide, and the target {mask_1H.shape[-1]}; expected the same. "
-                "Take the target it was made for"
+                f"the drafter is {config.hidden_size} wide, and the target {width}; expected the same. Take the target "
+                "it was made for"
             )
-        return mask_1H.expand(config.block_size, -1)
 
     def _slots(self, root: int, count: int) -> Tensor:
         """The logits of the ``count`` slots after the root, ``[K, V]``."""
@@ -153,8 +148,8 @@ class DFlashDrafter:
                 f"the block ends at position {self._context.length + num_rows}; the drafter's positions end at "
                 f"{config.context_length}; use a drafter with a longer context"
             )
-        noise_NH = self._masked[:num_rows].clone(memory_format=torch.contiguous_format)
-        noise_NH[0] = self._target.embed(torch.tensor([root]))[0]
+        tokens = torch.tensor([root] + [config.mask_token_id] * (num_rows - 1))
+        noise_NH = self._target.embed(tokens).to(self._blocks.dtype)
         return self._target.unembed(self._blocks.denoise(self._context, noise_NH)[1 : count + 1])
 
     def _one_by_one(self, root: int, logits_KV: Tensor, sampler: Sampler) -> DraftTree:

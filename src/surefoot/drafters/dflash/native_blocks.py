@@ -46,7 +46,7 @@ class NativeBlocks:
         layers = [layer for layer in network.layers if isinstance(layer, Layer)]
         pairs = [(layer.self_attn.k_proj.weight, layer.self_attn.v_proj.weight) for layer in layers]
         self._keys_values = pack(torch.cat([half.detach() for pair in pairs for half in pair]))
-        self._key_norms_L1D = torch.stack([layer.self_attn.k_norm.weight.detach() for layer in layers])[:, None]
+        self._key_norms_L1D = torch.stack([_wide(layer.self_attn.k_norm.weight) for layer in layers])[:, None]
         self._kept: list[object] = []
         steps = [self._steps(index, layer) for index, layer in enumerate(layers)]
         sights = list(zip(config.windows, config.causal, strict=True))
@@ -72,9 +72,9 @@ class NativeBlocks:
             mixed = product(torch.cat(tuple(taps), -1).to(self._dtype), self._fc).to(self._dtype)
             rows = product(mixed, self._keys_values, self._hidden_norm, config.rms_norm_eps)
             heads = rows.view(count, config.num_layers, 2, config.num_kv_heads, config.head_dim)
-            keys_SLKD = rms_norm(heads[:, :, 0].to(self._dtype), None, config.rms_norm_eps) * self._key_norms_L1D
+            keys_SLKD = rms_norm(heads[:, :, 0], None, config.rms_norm_eps) * self._key_norms_L1D
             first, second = self._rope.run(context.length, count)
-            keys_SLKD = rotate(keys_SLKD.float(), first[:, None], second[:, None])
+            keys_SLKD = rotate(keys_SLKD, first[:, None], second[:, None])
             room = context.rows(context.length, count).unflatten(0, (config.num_layers, 2))
             room[:, 0].copy_(keys_SLKD.permute(1, 2, 0, 3))
             room[:, 1].copy_(heads[:, :, 1].permute(1, 2, 0, 3))
