@@ -165,8 +165,8 @@ def product(x: torch.Tensor, packed: Packed, norm: torch.Tensor | None = None, e
 
 
 def best(logits: torch.Tensor, width: int) -> list[int]:
-    """The lowest of the likeliest tokens below ``width`` of each row of fp32 ``logits`` [N, W] on the CPU; -1 where there
-    is NaN, or where the largest logit is infinite. The columns lie side by side."""
+    """The lowest of the likeliest tokens below ``width`` of each row of fp32 ``logits`` [N, W] on the CPU; -1 where
+    there is NaN, or where the largest logit is infinite. The columns lie side by side."""
     return required().best(logits.data_ptr(), logits.shape[0], logits.stride(0), width)
 
 
