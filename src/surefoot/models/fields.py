@@ -147,6 +147,13 @@ class FieldReader:
             raise self.damaged(name, found, f"a list of {count} finite numbers greater than 0")
         return tuple(float(item) for item in value)
 
+    def expect(self, values: Mapping[str, object]) -> None:
+        """Refuses fields that are there with another value than the one that is implemented."""
+        for name, only in values.items():
+            found = self.get(name)
+            if found is not None and found != only:
+                raise self.unsupported(name, found, f"{only!r}")
+
     def damaged(self, name: str, found: object, expected: str) -> CheckpointError:
         """The error of a field that is missing, malformed or contradicts another."""
         shown = "missing" if found is None else f"{found!r:.80}"
@@ -165,10 +172,7 @@ class FieldReader:
         for name, meaning in REFUSED.items():
             if name in self._raw and name not in self._read:
                 raise UnsupportedModelError(f"{self._where}: {name} announces {meaning}; this is not implemented")
-        for name, implemented in MUST_BE.items():
-            found = None if name in self._read else self.get(name)
-            if found is not None and found != implemented:
-                raise self.unsupported(name, found, f"{implemented!r}")
+        self.expect({name: only for name, only in MUST_BE.items() if name not in self._read})
         unknown = sorted(self._raw.keys() - self._read - HARMLESS)
         if unknown:
             names = f"unknown field{'s' * (len(unknown) > 1)} {', '.join(unknown)}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from surefoot.errors import CheckpointError
 from surefoot.models.config import DecoderConfig
 from surefoot.models.family import RawConfig
-from surefoot.models.fields import FieldReader
+from surefoot.models.fields import HARMLESS, FieldReader
 from surefoot.models.positions import ROPE_TYPES, RopeTraits
 from surefoot.models.reading import FULL, Layers, Traits, all_full, read_decoder
 from surefoot.ops.delta_rule import DeltaShape
@@ -33,17 +34,28 @@ ONE_VALUE: Mapping[str, object] = {
     "attn_output_gate": True,
     "mamba_ssm_dtype": "float32",
     "output_gate_type": "swish",
+    "use_sliding_window": False,
 }
 """Fields of hybrid models with the one value that is implemented, which is also what their absence means."""
 
-SILENT = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "router_aux_loss_coef", "output_router_logits")
+SILENT = (
+    *("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "num_nextn_predict_layers"),
+    *("router_aux_loss_coef", "output_router_logits"),
+)
 """What belongs to the weights that predict several tokens, which are not read, and to training."""
+
+WINDOWLESS = ("sliding_window", "max_window_layers")
+"""What would say which layers slide: they are there in hybrid models too, where none does."""
 
 ReadExperts = Callable[[FieldReader, int], tuple[ExpertShape | None, Layers]]
 
 
 def flatten(raw: RawConfig) -> dict[str, object]:
-    """The text part of a model of several modalities, with the fields around it, which win; another config as it is."""
+    """The text part of a model of several modalities with the fields around it; another config as it is.
+
+    Fields around it win, though those that say what is computed may not contradict it: elsewhere only the tie of the
+    embeddings is read there.
+    """
     text = raw.get("text_config")
     if not isinstance(text, Mapping):
         return dict(raw)
@@ -52,6 +64,12 @@ def flatten(raw: RawConfig) -> dict[str, object]:
         for name, value in raw.items()
         if value is not None and name not in MODALITIES and name not in ("text_config", "model_type")
     }
+    for name in around.keys() & text.keys() - HARMLESS - {"tie_word_embeddings"}:
+        if text[name] is not None and text[name] != around[name]:
+            raise CheckpointError(
+                f"config.json: {name} is {around[name]!r:.80}, and {text[name]!r:.80} in text_config; expected one "
+                "value. Repair the file or download it again"
+            )
     return {name: value for name, value in text.items() if name != "architectures"} | around
 
 
@@ -65,11 +83,8 @@ def read_hybrid(
     fields = FieldReader(flatten(raw))
     if fields.text("model_type", "") not in (model_type, f"{model_type}_text"):
         raise fields.unsupported("model_type", fields.get("model_type"), f"{model_type}, or {model_type}_text")
-    for name, only in {**ONE_VALUE, **one_value}.items():
-        found = fields.get(name)
-        if found is not None and found != only:
-            raise fields.unsupported(name, found, f"{only!r}")
-    for name in SILENT:
+    fields.expect({**ONE_VALUE, **one_value})
+    for name in SILENT + WINDOWLESS:
         fields.get(name)
     traits = Traits(
         architectures=(f"{classes}ForCausalLM", f"{classes}ForConditionalGeneration"),

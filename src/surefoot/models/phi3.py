@@ -36,10 +36,7 @@ OWN_CODE = frozenset(
 def parse(raw: Mapping[str, object]) -> DecoderConfig:
     """Reads a ``config.json``; where it does not say, 4096 tokens were the context before an extension."""
     fields = FieldReader(raw)
-    for name, absent in ABSENT_PARTS.items():
-        found = fields.get(name)
-        if found is not None and found != absent:
-            raise fields.unsupported(name, found, f"{absent!r}")
+    fields.expect(ABSENT_PARTS)
     if "auto_map" in fields and not PHI3.names_own_code(raw["auto_map"]):
         raise fields.unsupported("auto_map", raw["auto_map"], "the code this family was published with")
     fields.get("auto_map")

@@ -13,10 +13,14 @@ from surefoot.models.hybrid_tensors import both_cuts
 from surefoot.models.reading import Traits, all_alike_if_used, read_decoder
 from surefoot.models.tensors import UNINFORMATIVE
 
+ONE_VALUE: Mapping[str, object] = {"qkv_bias": False, "use_qk_norm": True, "shared_expert_intermediate_size": 0}
+"""Fields that say what all models of the family do, and that some files of it have (Qwen3-Coder)."""
+
 
 def parse(raw: Mapping[str, object]) -> DecoderConfig:
     """Reads a ``config.json``; the weights of chosen experts are as they are where it does not say."""
     fields = FieldReader(raw)
+    fields.expect(ONE_VALUE)
     for name in SILENT:
         fields.get(name)
     bias = fields.flag("attention_bias", False)
