@@ -9,8 +9,8 @@ stand for tokens, Q = N * B.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class Blocks:
         first: the tokens there, int64 ``[W, N]``.
         labels: the tokens after them, int64 ``[W, N, K]``; any id where they do not count.
         valid: which of these count, bool ``[W, N, K]``: a block ends where what is learnt ends.
-        length: S.
+        length: S, or less where no block begins later: rows of context that may be seen.
         weight: the sum of the weights of all that count.
     """
 
@@ -50,6 +50,19 @@ class Blocks:
     def visible(self) -> Tensor:
         """Which rows of context, then of blocks, each row sees: bool ``[W, Q, S + Q]``."""
         return sparse_mask(self.anchors, self.length, self.labels.shape[-1] + 1)
+
+    def groups(self, size: int) -> Iterator[Blocks]:
+        """The same blocks, so many of each sequence at a time, each group with no more context than its last sees."""
+        for start in range(0, self.anchors.shape[1], size):
+            part = slice(start, start + size)
+            yield replace(
+                self,
+                anchors=self.anchors[:, part],
+                first=self.first[:, part],
+                labels=self.labels[:, part],
+                valid=self.valid[:, part],
+                length=max(1, int(self.anchors[:, part].max())),
+            )
 
 
 def sparse_mask(anchors_WN: Tensor, length: int, block_size: int) -> Tensor:

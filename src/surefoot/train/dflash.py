@@ -33,6 +33,9 @@ from surefoot.train.head import frozen_head, head_loss
 from surefoot.train.options import DFlashOptions
 from surefoot.types import Capture
 
+GROUP = 16
+"""Blocks of a sequence that attend together: attention computes what they may not see of each other, too."""
+
 PROBES = 64
 """Rows from which the target's last norm is read off."""
 
@@ -185,12 +188,17 @@ class DFlashMethod:
 
     def _hidden(self, blocks: Blocks, features: Features) -> Tensor:
         """What the head reads of every row: ``[W, N, B, H]``."""
+        with torch.autocast(self._target.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            context = self.network.context(features.layers.float())
+            return torch.cat([self._group(group, context) for group in blocks.groups(GROUP)], 1)
+
+    def _group(self, blocks: Blocks, context: Tensor) -> Tensor:
+        """The same of a group of blocks, over as much of the context ``[W, S, H]`` as they see."""
         noise = self._mask_row.expand(*blocks.first.shape, self._config.block_size, -1).clone()
         noise[:, :, 0] = self._embed(blocks.first)
         places = torch.arange(blocks.length, device=noise.device).expand(len(noise), -1)
-        with torch.autocast(noise.device.type, self._dtype, enabled=self._dtype != torch.float32):
-            context = self.network.context(features.layers.float())
-            hidden: Tensor = self.network(noise.flatten(1, 2), blocks.positions, context, places, blocks.visible)
+        context = context[:, : blocks.length]
+        hidden: Tensor = self.network(noise.flatten(1, 2), blocks.positions, context, places, blocks.visible)
         return hidden.view(len(noise), -1, self._config.block_size, hidden.shape[-1])
 
     def _judge(self, blocks: Blocks, features: Features) -> tuple[Tensor, Tensor]:

@@ -40,14 +40,15 @@ class _HeadLoss(torch.autograd.Function):
         pieces = zip(hidden_RH.split(rows), labels_R.split(rows), weights_R.split(rows), strict=True)
         for part_RH, label_R, weight_R in pieces:
             logits_RV = functional.linear(part_RH.to(head_VH.dtype), head_VH).float()
-            guesses.append(logits_RV.argmax(-1))
-            total_R = logits_RV.logsumexp(-1)
+            most_R, guess_R = logits_RV.max(-1)
+            guesses.append(guess_R)
+            logits_RV.sub_(most_R[:, None])
             chosen_R = logits_RV.gather(1, label_R[:, None])[:, 0]
-            loss += ((total_R - chosen_R) * weight_R).sum()
+            sums_R = logits_RV.exp_().sum(-1)
+            loss += ((sums_R.log() - chosen_R) * weight_R).sum()
             if context.needs_input_grad[0]:
-                law_RV = logits_RV.sub_(total_R[:, None]).exp_()
-                law_RV.scatter_add_(1, label_R[:, None], law_RV.new_full((len(label_R), 1), -1.0))
-                law_RV.mul_(weight_R[:, None])
+                law_RV = logits_RV.mul_((weight_R / sums_R)[:, None])
+                law_RV.scatter_add_(1, label_R[:, None], -weight_R[:, None])
                 gradients.append(law_RV.to(head_VH.dtype) @ head_VH)
         if gradients:
             context.save_for_backward(torch.cat(gradients).to(hidden_RH.dtype))
