@@ -14,6 +14,7 @@ using surefoot::Team;
 
 constexpr int MOST_ROWS = SUREFOOT_ISA >= 2 ? 8 : 4;     // rows computed together
 constexpr int MOST_SUMS = SUREFOOT_ISA >= 2 ? 24 : 6;    // sums held in registers
+constexpr int64_t FETCHED = 448;                          // steps of the next strip asked for while one ends
 constexpr int64_t SHARE = 24;                            // column blocks a thread takes at a time, at most
 
 // Column blocks beside each other for a number of rows: many sums hide latency, too many leave the registers.
@@ -55,10 +56,15 @@ INLINE void accumulate(const float* x, int64_t stride, const float* w, int64_t s
   }
 }
 
-template <int ROWS, int BLOCKS>
-INLINE void accumulate(const bf16* x, int64_t stride, const bf16* w, int64_t steps, Vec (&sums)[ROWS][BLOCKS]) {
-  for (int64_t k = 0; k < steps; ++k) {
 #if SUREFOOT_ISA == 3
+// Steps [from, to) of a strip. With `FETCH` each also asks for a step of the strip behind it, whose first one is `behind`
+// steps on: strips are too short for the processor to find their beginnings by itself.
+template <bool FETCH, int ROWS, int BLOCKS>
+INLINE void accumulate_some(
+    const bf16* x, int64_t stride, const bf16* w, int64_t steps, int64_t from, int64_t to, int64_t behind,
+    Vec (&sums)[ROWS][BLOCKS]) {
+  for (int64_t k = from; k < to; ++k) {
+    if (FETCH) UNROLL for (int b = 0; b < BLOCKS; ++b) __builtin_prefetch(w + (b * steps + k + behind) * 2 * LANES, 0, 2);
     __m512bh weights[BLOCKS];
     UNROLL for (int b = 0; b < BLOCKS; ++b) weights[b] = (__m512bh)_mm512_loadu_si512(w + (b * steps + k) * 2 * LANES);
     UNROLL for (int r = 0; r < ROWS; ++r) {
@@ -67,15 +73,26 @@ INLINE void accumulate(const bf16* x, int64_t stride, const bf16* w, int64_t ste
       const __m512bh input = (__m512bh)_mm512_set1_epi32(pair);
       UNROLL for (int b = 0; b < BLOCKS; ++b) sums[r][b].v = _mm512_dpbf16_ps(sums[r][b].v, input, weights[b]);
     }
+  }
+}
+#endif
+
+template <int ROWS, int BLOCKS>
+INLINE void accumulate(const bf16* x, int64_t stride, const bf16* w, int64_t steps, Vec (&sums)[ROWS][BLOCKS]) {
+#if SUREFOOT_ISA == 3
+  const int64_t fetched = steps < FETCHED ? steps : FETCHED, rest = steps - fetched;
+  accumulate_some<false>(x, stride, w, steps, 0, rest, 0, sums);
+  accumulate_some<true>(x, stride, w, steps, rest, steps, BLOCKS * steps - rest, sums);
 #else
+  for (int64_t k = 0; k < steps; ++k) {
     Vec even[BLOCKS], odd[BLOCKS];
     UNROLL for (int b = 0; b < BLOCKS; ++b) load_pairs(w + (b * steps + k) * 2 * LANES, even[b], odd[b]);
     UNROLL for (int r = 0; r < ROWS; ++r) {
       const Vec first = spread(widen(x[r * stride + 2 * k])), second = spread(widen(x[r * stride + 2 * k + 1]));
       UNROLL for (int b = 0; b < BLOCKS; ++b) sums[r][b] = fma(second, odd[b], fma(first, even[b], sums[r][b]));
     }
-#endif
   }
+#endif
 }
 
 template <class T, int ROWS, int BLOCKS, class Out>
