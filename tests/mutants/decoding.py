@@ -78,8 +78,8 @@ LOOP = (
         name="draft-id-equal-to-the-vocabulary-passes",
         bug="a draft id outside the target's vocabulary reaches the target (transformers 46936, vllm 45060)",
         file="tree.py",
-        before="max(tokens) >= vocab_size",
-        after="max(tokens) > 2 * vocab_size",
+        before="max(ids) >= vocab_size",
+        after="max(ids) > 2 * vocab_size",
         killer=DECODE + "test_a_drafter_with_tokens_outside_the_vocabulary_is_dropped",
     ),
     Mutant(
@@ -110,8 +110,8 @@ LOOP = (
         name="draft-length-is-not-clamped",
         bug="K drafts where one token may still be emitted: 4-5 tokens for max_tokens=1 (lattice 242)",
         file="control/policy.py",
-        before="min(self._num_draft, remaining - 1)",
-        after="self._num_draft",
+        before="min(len(self._plans), remaining)",
+        after="len(self._plans)",
         killer=DECODE + "test_no_more_is_drafted_than_can_be_emitted",
     ),
     Mutant(

@@ -25,8 +25,8 @@ LOOKUPS = (
         name="lookup-misses-the-last-accepted",
         bug="the last committed token of a round is never observed",
         file="drafters/lookup.py",
-        before="        for token in tokens:",
-        after="        for token in tokens[: max(1, len(tokens) - 1)]:",
+        before="self._text.extend(tokens)",
+        after="self._text.extend(tokens[: max(1, len(tokens) - 1)])",
         killer=LOOKUP + "test_sees_tokens_of_a_finished_round",
     ),
     Mutant(

@@ -190,8 +190,8 @@ HISTORY = (
         name="min-tokens-skipped-at-temperature-zero",
         bug="the fast path for verified rows skips the stop mask (vllm 42744)",
         file="sampling/sampler.py",
-        before="not self._edits_rows and not self._forbids_stops(self._num_emitted)",
-        after="not self._edits_rows",
+        before="self._is_argmax and not self._forbids_stops(self._num_emitted)",
+        after="self._is_argmax",
         killer=SAMPLER + "test_rows_are_drawn_together_only_where_nothing_edits_them",
     ),
     Mutant(
@@ -216,9 +216,9 @@ PROCESSING = (
     Mutant(
         name="nan-wins-the-argmax",
         bug="greedy rows of NaN give an id (vllm 45060)",
-        file="sampling/sampler.py",
-        before="if not math.isfinite(array.item(row, token)):",
-        after="if token < 0:",
+        file="native/tensors.py",
+        before="torch.where(most.isfinite(), tokens, -1).tolist()",
+        after="tokens.tolist()",
         killer=SAMPLER + "test_rows_drawn_together_are_the_first_maxima",
     ),
     Mutant(
@@ -241,8 +241,8 @@ PROCESSING = (
         name="padding-is-drawn",
         bug="padded rows of the vocabulary are emitted (vllm 13849)",
         file="sampling/sampler.py",
-        before="rows = logits if logits.shape[1] <= self._vocab_size else logits[:, : self._vocab_size]",
-        after="rows = logits",
+        before="width = min(logits.shape[1], self._vocab_size)",
+        after="width = logits.shape[1]",
         killer=SAMPLER + "test_padding_beyond_the_vocabulary_is_never_drawn",
     ),
     Mutant(
@@ -288,9 +288,9 @@ PROCESSING = (
     Mutant(
         name="ties-go-to-the-highest-id",
         bug="equal logits, common in bf16, are broken otherwise than elsewhere",
-        file="sampling/sampler.py",
-        before="picked = array.argmax(axis=1)",
-        after="picked = array.shape[1] - 1 - array[:, ::-1].argmax(axis=1)",
+        file="native/tensors.py",
+        before="torch.where(most.isfinite(), tokens, -1).tolist()",
+        after="torch.where(most.isfinite(), width - 1 - logits[:, :width].flip(1).argmax(dim=1), -1).tolist()",
         killer=SAMPLER + "test_rows_drawn_together_are_the_first_maxima",
     ),
 )

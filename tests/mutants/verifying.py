@@ -14,8 +14,8 @@ VERIFYING = (
         name="first-draft-is-never-verified",
         bug="an off-by-one row of logits: each node is judged by its parent's row (lattice 243)",
         file="verify.py",
-        before="token: int = draws[node]",
-        after="token: int = draws[max(node - 1, 0)]",
+        before="token = draws[node]",
+        after="token = draws[max(node - 1, 0)]",
         killer=MATCH + "test_a_chain_is_accepted_up_to_the_first_difference",
     ),
     Mutant(
@@ -118,8 +118,8 @@ VERIFYING = (
         name="rejected-token-is-kept",
         bug="the rejected token stays in the cache, its replacement is never observed: TV .262",
         file="verify.py",
-        before="_verdict(tree, list(range(node)), tuple(tokens[:node]), correction, is_leaf=False)",
-        after="_verdict(tree, list(range(node + 1)), tuple(tokens[: node + 1]), correction, is_leaf=False)",
+        before="_verdict(tree, list(range(node)), tokens[:node], correction, is_leaf=False)",
+        after="_verdict(tree, list(range(node + 1)), tokens[: node + 1], correction, is_leaf=False)",
         killer=LAW + "[1-4-0]",
     ),
     Mutant(
