@@ -88,11 +88,11 @@ SOURCES = (
         killer=TREES,
     ),
     Mutant(
-        name="windows-of-many-rows-reach-the-history-too-early",
-        bug="the convolution of the second row of a call reads what was committed in place of the first",
+        name="windows-hold-the-first-row-of-the-call",
+        bug="the convolution of every row reads the call's first row in place of its own and its ancestors'",
         file="native/source/delta.hpp",
-        before="if (node >= states.first) return",
-        after="if (node > states.first) return",
+        before="return {seat.row(node - states.first), nullptr};",
+        after="return {seat.row(0 * (node - states.first)), nullptr};",
         killer=CHAINS,
     ),
     Mutant(
