@@ -57,7 +57,7 @@ LAYERS = {
 LAYER_OF = {module: layer for layer, modules in LAYERS.items() for module in modules}
 
 PAIR = [
-    *["--draft-model", "--method", "--lookup-min", "--speculative-config", "--threads"],
+    *["--draft-model", "--drafter", "--method", "--lookup-min", "--speculative-config", "--threads"],
     *["--config", "--profile"],
 ]
 LAW = [

@@ -114,6 +114,14 @@ def test_what_cannot_be_meant_is_refused(
     assert error in ran.err
 
 
+@pytest.mark.parametrize("command", [("generate", *PROMPT), ("doctor",), ("prove",), ("bench",), ("explain", *PROMPT)])
+def test_a_drafter_is_refused_as_a_target(surefoot_program: Program, drafter: str, command: tuple[str, ...]) -> None:
+    name, *rest = command
+    ran = surefoot_program(name, drafter, *rest)
+    assert ran.code == (1 if name == "doctor" else 2)
+    assert "DFlash drafter, which cannot answer by itself" in " ".join((ran.out + ran.err).split())
+
+
 def test_a_drafter_that_does_not_fit_fails_before_anything_is_generated(
     surefoot_program: Program, model: str, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ ALONE: dict[str, tuple[tuple[str, ...], tuple[str, ...], Read]] = {
     "--num-draft-tokens": ((), ("--num-draft-tokens", "3"), speculated("num_draft")),
     "--method": (DRAFTING, (*DRAFTING, "--method", "lookup"), drafter),
     "--draft-model": ((), ("--draft-model", "MODEL"), drafter),
+    "--drafter": ((), ("--drafter", "MODEL"), drafter),
     "--speculative-config": ((), ("--speculative-config", '{"model": "MODEL", "num_speculative_tokens": 3}'), drafter),
     "--config": ((), MINE, first_chunk),
     "--profile": (MINE, (*MINE, "--profile", "wordy"), first_chunk),

@@ -133,5 +133,5 @@ def test_a_shorter_context_is_noted(tmp_path: Path, target: Path) -> None:
 def test_a_drafter_is_no_target(tmp_path: Path) -> None:
     directory = save_network(tmp_path, random_network())
     assert json.loads((directory / "config.json").read_text())["model_type"] == "qwen3"
-    with pytest.raises(UnsupportedModelError, match="DFlashDraftModel"):
+    with pytest.raises(UnsupportedModelError, match="a DFlash drafter, which cannot answer by itself"):
         surefoot.load(directory)

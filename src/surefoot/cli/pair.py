@@ -41,7 +41,10 @@ class Pair:
     draft_model: Annotated[
         str | None,
         typer.Option(
-            "--draft-model", metavar="MODEL", help="A smaller model with the same tokenizer, or a DFlash drafter."
+            "--draft-model",
+            "--drafter",
+            metavar="MODEL",
+            help="A smaller model with the same tokenizer, or a DFlash drafter; which of them, it finds out.",
         ),
     ] = None
     method: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from surefoot.drafters.dflash.reading import is_dflash
 from surefoot.errors import CheckpointError, UnsupportedModelError
 from surefoot.models import FAMILIES, family_named
 from surefoot.models.family import Family
@@ -57,6 +58,11 @@ def refuse_foreign(directory: Path) -> None:
 
 def family_of(raw: Mapping[str, object], where: str) -> Family:
     """The family of a raw config; refuses by name what is not a causal text model of a known family."""
+    if is_dflash(raw):
+        raise UnsupportedModelError(
+            f"{where}: found a DFlash drafter, which cannot answer by itself; expected a whole model. Name the target "
+            "it was trained for first, and the drafter with --draft-model"
+        )
     model_type = raw.get("model_type")
     family = family_named(model_type)
     code = raw.get("auto_map")
