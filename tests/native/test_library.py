@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import re
 import signal
@@ -23,6 +24,8 @@ from surefoot.native import library, records
 from surefoot.native.library import Absent, Library, open_library
 from surefoot.native.tensors import (
     Packed,
+    best,
+    best_reference,
     normalise,
     pack,
     pack_in_place,
@@ -364,3 +367,21 @@ def test_a_weight_packed_in_place_is_the_one_packed_elsewhere(outputs: int, inpu
     assert (packed.record.packed == place) is fits
     assert torch.equal(product(x, packed), product(x, elsewhere))
     assert torch.equal(unpack_rows(packed, torch.arange(outputs)), weight)
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 4095, 4096, 4097, 9000])
+def test_the_best_token_is_the_lowest_of_the_largest_whatever_the_width(each_set: str, width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    for places in ([0], [width - 1], [width // 2, width - 1], [0, width // 3, width - 1], [width - 1, 0]):
+        logits = torch.randint(-99, 9, (3, width + 5), generator=generator).float()
+        logits[0, places] = 50.0
+        logits[1, places] = -math.inf
+        logits[:, width:] = 99.0  # of no token
+        assert best(logits, width) == best_reference(logits, width)
+        assert best(logits, width)[0] == min(places)
+        for value in (math.nan, math.inf):
+            damaged = logits.clone()
+            damaged[1, places[0]] = value
+            assert best(damaged, width)[1] == -1
+            assert best(damaged, width)[0] == min(places)
+    assert best(torch.full((2, width), -math.inf), width) == [-1, -1]
