@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from tests.train.teaching import cycles, lessons, method_for, trainer_of
 
 from surefoot.errors import SurefootError, TrainingError
 from surefoot.loading.loaded import LoadedTarget
+from surefoot.protocols import Target
 from surefoot.train.data import Split
 from surefoot.train.features import FeatureReader, Features, read_ahead
 from surefoot.train.options import Pace, Schedule
@@ -178,3 +182,29 @@ def test_half_width_products_train_alike(target: LoadedTarget) -> None:
         losses.append(loss.item())
         assert method.network.fc.weight.dtype == torch.float32
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+class SlowTarget:
+    """A target that takes its time, and notices who else is using it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target, self.inside, self.most = target, 0, 0
+
+    def prefill(self, *given: Any) -> Iterator[Any]:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        sleep(0.01)
+        yield from self._target.prefill(*given)
+        self.inside -= 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+
+def test_reading_ahead_and_looking_at_what_is_kept_aside_take_turns(target: LoadedTarget) -> None:
+    slow = SlowTarget(target.model)
+    reader = FeatureReader(slow, Capture(layers=(0,)))  # type: ignore[arg-type]  # the rest is the target's
+    rows = cycles(6).ids
+    for _ in read_ahead(reader, (rows[index : index + 1] for index in range(6)), 3):
+        reader.read(rows[:1])
+    assert slow.most == 1

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import torch
@@ -29,15 +30,17 @@ class Features:
 
 
 class FeatureReader:
-    """Reads sequences with the target; one cache serves them all, one after the other."""
+    """Reads sequences with the target; one cache serves them all, one after the other, whatever threads ask."""
 
     def __init__(self, target: Target, capture: Capture) -> None:
         self._target, self._capture = target, capture
         self._cache: Cache | None = None
+        self._lock = Lock()
 
     def read(self, ids: NDArray[np.int32]) -> Features:
         """The features of token ids ``[W, S]``. A sequence's do not depend on those beside it."""
-        seen = [self._read_one(row.tolist()) for row in ids]
+        with self._lock:  # the loop looks at held-out sequences while others are read ahead
+            seen = [self._read_one(row.tolist()) for row in ids]
         final = torch.stack([final for _, final in seen]) if self._capture.final else None
         return Features(layers=torch.stack([layers for layers, _ in seen]), final=final)
 
