@@ -93,7 +93,8 @@ def test_labels_are_the_tokens_after_the_anchor_until_what_is_learnt_ends(data: 
     anchors = draw_anchors(learnt[0], 5, np.random.default_rng(0))
     weights = np.linspace(1, 0.5, slots, dtype=np.float32)
     made = make_blocks(sequences, [anchors], weights, torch.device("cpu"))
-    assert made.first[0].tolist() == (100 + anchors).tolist()
+    assert made.first[0, : len(anchors)].tolist() == (100 + anchors).tolist()
+    assert made.first.shape[1] == max(1, len(anchors))
     total = 0.0
     for block, anchor in enumerate(anchors.tolist()):
         ended = False
@@ -163,3 +164,15 @@ def test_the_loss_is_the_drafters_own(target: LoadedTarget) -> None:
         )
         loss = method.loss(lesson, features) / lesson.weight
     torch.testing.assert_close(loss, own)
+
+
+def test_sequences_without_a_place_to_begin_have_a_block_that_does_not_count(target: LoadedTarget) -> None:
+    """One that is a prompt from end to end may be kept aside, beside others that are not."""
+    whole = cycles(2)
+    read = Sequences(ids=whole.ids, learnt=np.zeros_like(whole.learnt))
+    method = method_for(target)
+    lesson = method.lesson(read, [np.random.default_rng(0), np.random.default_rng(1)])
+    assert lesson.weight == 0
+    assert lesson.valid.shape[:2] == (2, 1)
+    features = FeatureReader(target.model, method.capture).read(read.ids)
+    assert method.correct(lesson, features).shape == (0, method.num_drafts)

@@ -88,10 +88,10 @@ def draw_anchors(learnt_S: NDArray[np.bool_], count: int, stream: np.random.Gene
 def make_blocks(
     sequences: Sequences, anchors: Sequence[NDArray[np.int64]], slot_weights: NDArray[np.float32], device: torch.device
 ) -> Blocks:
-    """The blocks that begin at ``anchors`` of each sequence; where one has fewer than another, blocks that do not count
-    fill up. ``slot_weights`` is ``[K]``."""
+    """The blocks that begin at ``anchors`` of each sequence; where one has fewer than another, or none has any, blocks
+    that do not count fill up. ``slot_weights`` is ``[K]``."""
     num_slots, length = len(slot_weights), sequences.length
-    shape = (len(sequences), max(map(len, anchors)))
+    shape = (len(sequences), max(1, *map(len, anchors)))
     anchors_WN, kept_WN = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
     for row, places in enumerate(anchors):
         anchors_WN[row, : len(places)], kept_WN[row, : len(places)] = places, True
