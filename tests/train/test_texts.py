@@ -97,6 +97,11 @@ def test_files_that_cannot_be_read_are_named(target: LoadedTarget, tmp_path: Pat
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY broken")
+    (tmp_path / "nothing.npy").touch()
+    np.savez(tmp_path / "cut.npz", tokens=np.arange(99))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:100])
+    (tmp_path / "deep.jsonl").write_text("[" * 10**5)
+    (tmp_path / "half.jsonl").write_text(json.dumps({"text": "\ud800"}))
     np.save(tmp_path / "real.npy", np.ones(4))
     np.savez(tmp_path / "other.npz", ids=np.arange(4))
     np.savez(tmp_path / "cuts.npz", tokens=np.arange(4), starts=np.array([3, 1]))
@@ -106,6 +111,10 @@ def test_files_that_cannot_be_read_are_named(target: LoadedTarget, tmp_path: Pat
         ("latin.txt", "texts in UTF-8"),
         ("empty", "found nothing to train on"),
         ("broken.npy", "expected a readable file"),
+        ("nothing.npy", "expected a readable file"),
+        ("cut.npz", "expected a readable file"),
+        ("deep.jsonl", "jsonl:1 is not JSON"),
+        ("half.jsonl", "valid Unicode"),
         ("real.npy", "expected integers"),
         ("other.npz", "expected an array 'tokens'"),
         ("cuts.npz", "ascending places"),

@@ -7,15 +7,17 @@ a folder is the files in it, in the order of their names. An answer is what is l
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import OptionError, RequestError, TokenizerError
+from surefoot.errors import OptionError, PromptError, RequestError, TokenizerError
 from surefoot.loading.loaded import LoadedTarget
 from surefoot.text import Tokenizer
 
@@ -87,19 +89,20 @@ def _read(file: Path, target: LoadedTarget) -> list[Document]:
         if file.suffix in (".npy", ".npz"):
             return list(_read_array(file))
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except (OSError, EOFError, BadZipFile, zlib.error, ValueError) as error:  # not UTF-8: a ValueError
         raise OptionError(f"{file}: {error}; expected a readable file, texts in UTF-8") from error
     encoder = _Encoder(target, file)
     if file.suffix != ".jsonl":
-        return [Document(prompt=NOTHING, answer=encoder.text(text), place=str(file))]
+        return [Document(prompt=NOTHING, answer=encoder.text(text, str(file)), place=str(file))]
     lines = enumerate(text.split("\n"), start=1)  # JSON texts may hold other ends of lines
     return [_record(line, f"{file}:{number}", encoder) for number, line in lines if line.strip()]
 
 
 def _read_array(file: Path) -> Iterator[Document]:
     """Ids ``[tokens]``, or ``[documents, tokens]``; in ``.npz`` ``tokens``, with ``starts`` of documents if need be."""
-    loaded = np.load(file, allow_pickle=False)
-    arrays = {"tokens": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    with file.open("rb") as opened:
+        loaded = np.load(opened, allow_pickle=False)
+        arrays = {"tokens": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     if "tokens" not in arrays:
         raise OptionError(f"{file} holds {', '.join(arrays) or 'nothing'}; expected an array 'tokens'")
     tokens, starts = arrays["tokens"], arrays.get("starts")
@@ -122,7 +125,7 @@ def _read_array(file: Path) -> Iterator[Document]:
 def _record(line: str, place: str, encoder: _Encoder) -> Document:
     try:
         value = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise OptionError(f"{place} is not JSON ({error}); expected {EXPECTED}") from error
     if not isinstance(value, dict):
         raise OptionError(f"{place} holds {line.strip()[:60]!r}; expected {EXPECTED}")
@@ -132,17 +135,19 @@ def _record(line: str, place: str, encoder: _Encoder) -> Document:
         found = " and ".join(repr(key) for key in value) or "an empty object"
         raise OptionError(f"{place} holds {found}; expected {EXPECTED}")
     if isinstance(text, str):
-        return Document(prompt=NOTHING, answer=encoder.text(text), place=place)
+        return Document(prompt=NOTHING, answer=encoder.text(text, place), place=place)
     if messages is not None and _are_messages(messages):
         *before, last = messages
         if last.get("role") != "assistant":
             return Document(prompt=encoder.prompt(messages, place), answer=None, place=place)
         if before and isinstance(last.get("content"), str):
-            answer = encoder.answer(str(last["content"]))
+            answer = encoder.answer(str(last["content"]), place)
             return Document(prompt=encoder.prompt(before, place), answer=answer, place=place)
     elif prompt is not None and (completion is None or isinstance(completion, str)):
         ids = encoder.prompt(prompt, place)
-        return Document(prompt=ids, answer=None if completion is None else encoder.answer(completion), place=place)
+        return Document(
+            prompt=ids, answer=None if completion is None else encoder.answer(completion, place), place=place
+        )
     raise OptionError(f"{place} holds {line.strip()[:60]!r}; expected {EXPECTED}")
 
 
@@ -165,13 +170,13 @@ class _Encoder:
             )
         return self._target.tokenizer
 
-    def text(self, text: str) -> Ids:
+    def text(self, text: str, place: str) -> Ids:
         """A whole text, ended as the target ends one."""
-        return self._ended(self._tokenizer.encode(text))
+        return self._ended(text, place, special=True)
 
-    def answer(self, text: str) -> Ids:
+    def answer(self, text: str, place: str) -> Ids:
         """An answer's own ids, ended as the target ends one."""
-        return self._ended(self._tokenizer.encode(text, add_special_tokens=False))
+        return self._ended(text, place, special=False)
 
     def prompt(self, prompt: object, place: str) -> Ids:
         """A prompt as a request has it: text, ids or chat messages."""
@@ -186,8 +191,12 @@ class _Encoder:
             raise OptionError(f"{place}: {error}") from error
         raise OptionError(f"{place} holds the prompt {prompt!r:.60}; expected text, token ids or chat messages")
 
-    def _ended(self, ids: Sequence[int]) -> Ids:
-        """The ids with the target's end of text after them, where they lack it."""
+    def _ended(self, text: str, place: str, *, special: bool) -> Ids:
+        """The text's ids with the target's end of text after them, where they lack it."""
+        try:
+            ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=special)
+        except PromptError as error:
+            raise OptionError(f"{place}: {error}") from error
         ends = self._target.eos_token_ids
         if ends and ids and ids[-1] not in ends:
             ids = (*ids, ends[0])
