@@ -128,3 +128,26 @@ def test_a_state_is_forced_to_disk_before_it_gets_its_name(tmp_path: Path, monke
     monkeypatch.setattr(os, "replace", lambda *names: (done.append("rename"), replace(*names))[1])
     write_json(tmp_path / "file", 1)
     assert done == ["force", "rename", "force"]
+
+
+def test_moments_of_another_shape_are_refused(tmp_path: Path) -> None:
+    network, optimizer = parts()
+    learn(network, optimizer, 1)
+    next(iter(optimizer.state.values()))["exp_avg"] = torch.zeros(7)
+    save(tmp_path / "state", network, optimizer, Progress())
+    with pytest.raises(TrainingError, match=r"exp_avg\..* has shape \[7\]"):
+        restore(tmp_path / "state", *parts())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_a_restored_run_goes_on_on_an_accelerator(tmp_path: Path) -> None:
+    """The fused optimizer counts its steps on the device, and reads them from there."""
+    network = nn.Linear(4, 4, device="cuda")
+    optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+    network(torch.ones(1, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    save(tmp_path / "state", network, optimizer, Progress(losses=[1.0]))
+    restore(tmp_path / "state", network, optimizer)
+    assert all(state["step"].is_cuda for state in optimizer.state.values())
+    optimizer.step()
+    assert all(state["step"] == 2 for state in optimizer.state.values())

@@ -43,13 +43,18 @@ class Progress:
         return len(self.losses)
 
 
+def aside_of(path: Path) -> Path:
+    """Where a file is written before it gets its name; what a killed process left there is no file of anybody."""
+    return path.with_name(path.name + ".new")
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Has ``write`` make a file beside ``path``, forces it to disk and renames it over ``path``.
 
     Raises:
         TrainingError: the file cannot be written; the old one is as it was.
     """
-    aside = path.with_name(path.name + ".new")
+    aside = aside_of(path)
     try:
         write(aside)
         _force(aside)
@@ -133,9 +138,15 @@ def _fill(network: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping
             if parameter.shape != found[name].shape:
                 raise ValueError(f"{name} has shape {list(found[name].shape)}, not {list(parameter.shape)}")
             parameter.copy_(found[name])
+    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    places = {id(parameter): place for place, parameter in enumerate(order)}
+    state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith(OPTIMIZER):
             key, _, owner = name.removeprefix(OPTIMIZER).partition(".")
             parameter = parameters[owner]
-            # AdamW counts its steps on the host, whatever device its moments are on.
-            optimizer.state[parameter][key] = value if key == "step" else value.to(parameter.device)
+            if value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"{name} has shape {list(value.shape)}, not {list(parameter.shape)}")
+            state.setdefault(places[id(parameter)], {})[key] = value
+    # The optimizer knows what it keeps on the device, and what on the host.
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
