@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -280,3 +281,51 @@ def test_a_run_on_the_targets_own_answers(target: LoadedTarget, asked: Asked) ->
     folder = train_dflash(target, run, Watcher())
     assert folder.finished
     assert folder.record["data"]["learnt"] < folder.record["data"]["tokens"] / 2 + LENGTH  # type: ignore[index]  # a dict
+
+
+@pytest.mark.parametrize("last", range(6))
+def test_a_process_that_ends_while_the_folder_is_made_leaves_one_to_go_on_with(
+    last: int, target: LoadedTarget, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter(range(10**6))
+
+    def ending(honest: Callable[..., object]) -> Callable[..., object]:
+        def step(*given: object, **named: object) -> object:
+            if next(steps) == last:
+                raise Killed
+            return honest(*given, **named)
+
+        return step
+
+    for name in ("mkdir", "open", "replace", "fsync"):
+        monkeypatch.setattr(os, name, ending(getattr(os, name)))
+    with pytest.raises(Killed):
+        train_dflash(target, asked, Watcher())
+    monkeypatch.undo()
+    assert train_dflash(target, asked, Watcher()).finished
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_answers_do_not_stand_for_other_prompts(target: LoadedTarget, asked: Asked) -> None:
+    run = replace(asked, texts=replace(TEXTS, answers="target", held_out=1))
+    assert not train_dflash(target, run, Stopping(answers=2)).finished
+    np.save(asked.data[0], cycles(8, seed=5).ids)
+    with pytest.raises(OptionError, match="now sha256 is"):
+        train_dflash(target, run, Watcher())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"texts": replace(TEXTS, length=600)}, "--length is 600, and .* reads 512 tokens"),
+        ({"shape": replace(SHAPE, block_size=LENGTH + 1)}, f"no {LENGTH + 1} tokens of an answer in a row"),
+    ],
+)
+def test_sequences_that_cannot_be_read_or_judged_by_are_refused(
+    target: LoadedTarget, asked: Asked, change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        train_dflash(target, replace(asked, **change), Watcher())  # type: ignore[arg-type]  # fields of its own

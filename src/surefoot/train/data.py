@@ -82,6 +82,14 @@ def pieces_to_answer(documents: Sequence[Document], options: DataOptions) -> lis
     return found
 
 
+def digest_of(questions: Sequence[Document]) -> str:
+    """Sha256 of all prompts, in hexadecimal digits."""
+    sha = hashlib.sha256()
+    for question in questions:
+        sha.update(len(question.prompt).to_bytes(8, "little") + question.prompt.astype("<i4").tobytes())
+    return sha.hexdigest()
+
+
 def order_of(count: int, seed: int, purpose: int, epoch: int = 0) -> NDArray[np.int64]:
     """An order of ``count`` things, another one for each purpose and epoch."""
     return np.random.default_rng([purpose, seed, epoch]).permutation(count)

@@ -155,7 +155,15 @@ class DFlashMethod:
         return torch.cat(rows)
 
     def check(self, split: Split) -> None:
-        """Raises ``OptionError`` where the data have the id that stands for unknown tokens."""
+        """Raises ``OptionError`` where the data have the id that stands for unknown tokens, or no whole block to be
+        judged by."""
+        size = self._config.block_size
+        learnt = split.held_out.learnt[:, 1:]
+        if learnt.shape[1] < size or not np.lib.stride_tricks.sliding_window_view(learnt, size, axis=1).all(-1).any():
+            raise OptionError(
+                f"what is kept aside has no {size} tokens of an answer in a row; expected a whole block, to judge the "
+                "drafter by. Give longer answers or --length, or a smaller --block-size"
+            )
         for part in (split.train, split.held_out):
             if (part.ids == self._config.mask_token_id).any():
                 raise OptionError(

@@ -19,8 +19,8 @@ from surefoot.loading.loaded import LoadedTarget
 from surefoot.loading.shards import stored_tensors
 from surefoot.provenance import Provenance
 from surefoot.train.answers import answered
-from surefoot.train.checkpoint import write_json
-from surefoot.train.data import Split, pack, pieces_to_answer
+from surefoot.train.checkpoint import aside_of, write_json
+from surefoot.train.data import Split, digest_of, pack, pieces_to_answer
 from surefoot.train.dflash import DFlashMethod
 from surefoot.train.evaluate import check_loop
 from surefoot.train.features import FeatureReader
@@ -84,17 +84,14 @@ class RunFolder:
         if (path / RECORD).exists():
             self.record = _read_record(path / RECORD)
             self._check("options", identity)
-        elif path.exists() and any(path.iterdir()):
-            found = sorted(file.name for file in path.iterdir())[0]
+        elif path.exists() and (others := {file.name for file in path.iterdir()} - {aside_of(path / RECORD).name}):
             raise OptionError(
-                f"found {found} in {path} and no {RECORD}; expected a new folder, or a run's. Give another --out"
+                f"found {min(others)} in {path} and no {RECORD}; expected a new folder, or a run's. Give another --out"
             )
-        try:
-            (path / TRAINING).mkdir(parents=True, exist_ok=True)
-        except OSError as fault:
-            raise TrainingError(f"{path} cannot be made ({fault}); expected a place for a new folder") from fault
+        self._make(path)
+        self.update(options=dict(identity))  # before anything else is in it, so that it is a run's whenever this ends
+        self._make(path / TRAINING)
         self.state, self.answers = path / TRAINING / STATE, path / TRAINING / ANSWERS
-        self.update(options=dict(identity))
 
     @property
     def finished(self) -> bool:
@@ -112,6 +109,12 @@ class RunFolder:
             self._check(name, found)
         else:
             self.update(**{name: dict(found)})
+
+    def _make(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as fault:
+            raise TrainingError(f"{path} cannot be made ({fault}); expected a place for a new folder") from fault
 
     def _check(self, name: str, found: Mapping[str, object]) -> None:
         recorded = self.record.get(name)
@@ -154,6 +157,11 @@ def train_dflash(target: LoadedTarget, asked: Asked, watcher: Watcher) -> RunFol
         TrainingError: the run cannot go on; what was saved is sound.
     """
     device = target.model.device
+    longest = target.model.context_length
+    if asked.texts.length > longest:
+        raise OptionError(
+            f"--length is {asked.texts.length}, and {target.name} reads {longest} tokens; expected at most {longest}"
+        )
     documents = read_documents(asked.data, target)
     dtype = products_in(asked.schedule.precision, device)
     method = DFlashMethod(target, asked.shape, seed=asked.schedule.seed, dtype=dtype)
@@ -164,6 +172,7 @@ def train_dflash(target: LoadedTarget, asked: Asked, watcher: Watcher) -> RunFol
     folder.update(state="training", target_name=target.name, provenance=Provenance.collect(str(device)).as_json())
     if asked.texts.answers == "target":
         questions = pieces_to_answer(documents, asked.texts)
+        folder.hold("questions", {"questions": len(questions), "sha256": digest_of(questions)})
         written = answered(
             target,
             questions,
