@@ -37,6 +37,9 @@ mutants: setup
 bench: setup
 	$(BIN)/python -m benchmarks.vs_transformers
 	$(BIN)/python -m benchmarks.acceptance
+	$(BIN)/python -m benchmarks.dflash
+	$(BIN)/python -m benchmarks.proofs
+	$(BIN)/python -m benchmarks.pairs
 	$(BIN)/python -m benchmarks.phases
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.kernels

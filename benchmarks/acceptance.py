@@ -49,35 +49,44 @@ def repeated_share(tokens: Sequence[int], size: int = 8) -> float:
 
 
 def measure(engine: Engine, setting: Setting, prompts: Sequence[tuple[int, ...]], num_draft: int) -> dict[str, object]:
-    """Runs the whole set; counts are summed over the prompts."""
+    """One row: what the setting was, and what it gave."""
     options = SpeculativeOptions(
         num_draft=num_draft, acceptance=setting.acceptance, draft_sampling=setting.draft_sampling
     )
-    rounds = drafted = accepted = fallbacks = 0
-    by_position = [0] * num_draft
-    repeated = 0.0
-    per_prompt = []
-    for prompt in prompts:
-        params = SamplingParams(temperature=setting.temperature, max_tokens=128, ignore_eos=True, seed=_SEED)
-        result = engine.generate(prompt, params, speculative=options)
-        rounds += result.stats.rounds
-        per_prompt.append((result.stats.rounds, result.stats.accepted))
-        drafted += result.stats.drafted
-        accepted += result.stats.accepted
-        fallbacks += result.stats.fallbacks
-        for position, count in enumerate(result.stats.accepted_by_position):
-            by_position[position] += count
-        repeated += repeated_share(result.tokens) / len(prompts)
     return {
         "drafter": setting.drafter,
         "temperature": setting.temperature,
         "draft_sampling": setting.draft_sampling,
         "acceptance": setting.acceptance,
-        "mean_acceptance_length": 1 + accepted / rounds,
+        **accepted(engine, setting.temperature, options, prompts),
+    }
+
+
+def accepted(
+    engine: Engine, temperature: float, options: SpeculativeOptions, prompts: Sequence[tuple[int, ...]]
+) -> dict[str, object]:
+    """Answers the whole set; counts are summed over the prompts."""
+    rounds = drafted = right = fallbacks = 0
+    by_position = [0] * options.num_draft
+    repeated = 0.0
+    per_prompt = []
+    for prompt in prompts:
+        params = SamplingParams(temperature=temperature, max_tokens=128, ignore_eos=True, seed=_SEED)
+        result = engine.generate(prompt, params, speculative=options)
+        rounds += result.stats.rounds
+        per_prompt.append((result.stats.rounds, result.stats.accepted))
+        drafted += result.stats.drafted
+        right += result.stats.accepted
+        fallbacks += result.stats.fallbacks
+        for position, count in enumerate(result.stats.accepted_by_position):
+            by_position[position] += count
+        repeated += repeated_share(result.tokens) / len(prompts)
+    return {
+        "mean_acceptance_length": 1 + right / rounds,
         "accepted_by_position_per_round": [count / rounds for count in by_position],
         "rounds": rounds,
         "drafted": drafted,
-        "accepted": accepted,
+        "accepted": right,
         "fallbacks": fallbacks,
         "repeated_8_grams": repeated,
         "rounds_and_accepted_per_prompt": per_prompt,

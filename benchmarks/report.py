@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks import cuda_report
+from benchmarks import cuda_report, dflash_report
 from benchmarks.common import RESULTS
 from benchmarks.markdown import circumstances, table
 from benchmarks.speed_report import sections
@@ -17,7 +17,9 @@ from benchmarks.speed_report import sections
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 PEBBLE = ROOT / "recipes" / "pebble" / "RESULTS.md"
+README = ROOT / "README.md"
 _BEGIN, _END = "<!-- engine -->", "<!-- /engine -->"
+_SPEEDS = "<!-- drafters -->", "<!-- /drafters -->"
 
 
 HEAD = """# Measurements
@@ -155,36 +157,23 @@ def doctor() -> str:
     return "\n".join(["## Doctor's prediction\n", note, circumstances(document), table(header, body)])
 
 
-def proofs() -> str:
-    """What ``surefoot prove`` said of the bundled pairs."""
-    rows = []
-    for path in sorted(RESULTS.glob("prove_*.json")):
-        proof = load(path.stem)
-        cases = proof["cases"]
-        assert isinstance(cases, list)
-        _, drafter, dtype = path.stem.split("_")
-        for temperature in sorted({case["temperature"] for case in cases}):
-            chosen = [case for case in cases if case["temperature"] == temperature]
-            same = sum(case["outcome"] == "identical" for case in chosen)
-            tokens, accepted, fallbacks = (
-                sum(case[key] for case in chosen) for key in ("num_tokens", "accepted", "fallbacks")
-            )
-            rows.append((drafter, dtype, temperature, f"{same} of {len(chosen)}", tokens, accepted, fallbacks))
-    note = (
-        "`surefoot prove pebble --json` with `--method lookup` or `--draft-model pebble-draft`, `--dtype` float32 or "
-        'bfloat16, `exact="require"`, 128 tokens of each prompt of the evaluation set, 4 drafts a round.\n'
-    )
-    header = ("drafter", "dtype", "T", "identical answers", "tokens", "drafts accepted", "fallbacks")
-    return "\n".join(["## Proofs\n", note, table(header, rows)])
-
-
 def page() -> str:
     """The whole page."""
     accelerator = cuda_report.section(load("cuda"))
     speed = (vs_transformers(), *sections(), doctor())
-    return "\n".join(part for part in (HEAD, proofs(), *speed, acceptance(), phases(), noise(), accelerator) if part)
+    drafted = (acceptance(), dflash_report.acceptance())
+    parts = (HEAD, dflash_report.proofs(), dflash_report.speeds(), *speed, *drafted, phases(), noise(), accelerator)
+    return "\n".join(part for part in parts if part)
+
+
+def readme() -> str:
+    """The README with the table of every drafter on both targets in its place."""
+    before, _, rest = README.read_text(encoding="utf-8").partition(_SPEEDS[0])
+    _, _, after = rest.partition(_SPEEDS[1])
+    return f"{before}{_SPEEDS[0]}\n{dflash_report.speed_table()}{_SPEEDS[1]}{after}"
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
     PEBBLE.write_text(pebble_results(), encoding="utf-8")
+    README.write_text(readme(), encoding="utf-8")
