@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.factories import make_checkpoint, make_tokenizer
+from tests.loading.checkpoints import change_tensors
 
 from surefoot.describe import Description, describe
 from surefoot.describe.gguf import read_gguf
@@ -98,6 +99,10 @@ def test_modules_that_predict_further_tokens_are_mentioned(tmp_path: Path) -> No
     raw = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**raw, "num_nextn_predict_layers": 2}))
     assert any("2 multi-token prediction module(s)" in note for note in describe(str(path)).notes)
+    hybrid = make_checkpoint(tmp_path / "hybrid", "qwen3_5", mtp_num_hidden_layers=1)
+    change_tensors(hybrid, {"mtp.fc.weight": torch.zeros(48, 96)})
+    (once,) = describe(str(hybrid)).notes
+    assert "mtp.*" in once
 
 
 @pytest.mark.parametrize(

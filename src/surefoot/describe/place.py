@@ -14,6 +14,7 @@ from surefoot.describe.models import describe_model
 from surefoot.errors import CheckpointError, ModelNotFoundError
 from surefoot.loading.formats import ADVICE, PICKLES
 from surefoot.loading.resolve import HUB_ID, bundled, resolve
+from surefoot.models.hybrid_tensors import LATER_TOKENS
 from surefoot.options import Environment
 
 
@@ -78,9 +79,9 @@ def _damaged(path: Path, kind: str, error: CheckpointError) -> Description:
 
 
 def _with_modules(description: Description, contents: Contents) -> Description:
-    """Adds what a model brings to draft with, which this version leaves out."""
+    """Adds what a model brings to draft with, which this version leaves out; once, where its family says so."""
     modules = mtp_modules(contents)
-    if not modules:
+    if not modules or LATER_TOKENS.note in description.notes:
         return description
     note = f"it comes with {modules} multi-token prediction module(s), which this version does not draft with"
     return replace(description, notes=(*description.notes, note))
