@@ -46,7 +46,7 @@ class SamplingParams:
     """How tokens are drawn and when a request ends.
 
     Attributes:
-        temperature: 0 is greedy; anything below ``GREEDY_EPSILON`` counts as 0.
+        temperature: 0 is greedy; anything below 0.00001 counts as 0.
         top_k: keep the k likeliest tokens; 0 keeps all.
         top_p: keep the likeliest tokens until their probability reaches this share, in (0, 1].
         min_p: drop tokens less likely than this share of the likeliest one, in [0, 1].
@@ -62,7 +62,7 @@ class SamplingParams:
             text as it is shown: a special token has none, so name it in ``stop_token_ids``.
         stop_token_ids: ids that end a request besides the model's EOS ids.
         ignore_eos: do not stop at the model's EOS ids.
-        seed: keys all randomness; None draws one, which the result reports.
+        seed: keys all randomness; by default one is drawn, which the result reports.
         sample_index: tells samples of one prompt and seed apart.
         logprobs: report each token's log probability under the raw logits, and this many of the likeliest; None
             reports nothing.
@@ -137,7 +137,8 @@ class SpeculativeOptions:
             trees of num_draft tokens, and the others chains as ever.
         acceptance: ``match`` (the target draws with noise keyed by position; output is the same with and without
             speculation) or ``reject`` (rejection sampling: the same law, other tokens).
-        draft_sampling: how a draft model guesses at temperature > 0; None is the drafter's own default.
+        draft_sampling: how drafts are chosen at temperature > 0: under the target's own noise (shared) or the likeliest
+            (argmax); by default shared by draft models and argmax by dflash.
     """
 
     method: str | None = None

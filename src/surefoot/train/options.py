@@ -84,7 +84,7 @@ class Schedule:
         learning_rate: AdamW's at its highest: it rises in the warm-up and falls along a cosine to 0.
         warmup: the share of all steps in which it rises.
         weight_decay: AdamW's.
-        clip: most the norm of all gradients together may be; larger ones are scaled down to it.
+        clip: the largest norm of all gradients together; larger ones are scaled down to it.
         seed: of the weights, the order of the sequences and the places trained at.
         precision: of the matrix products; ``auto`` takes bfloat16 where the device computes it natively.
     """
@@ -134,7 +134,7 @@ class DFlashOptions:
     """The shape of a DFlash drafter, and how its blocks are trained.
 
     Attributes:
-        layers: its layers.
+        layers: layers of the drafter.
         heads: query heads; as many as the target has by default.
         kv_heads: key-value heads; as many as the target has by default.
         head_dim: size of a head; the target's by default.
