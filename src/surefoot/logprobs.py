@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from surefoot import native
 from surefoot.noise import FloatArray
 from surefoot.types import TokenLogprobs, Tokens
 
@@ -30,7 +31,8 @@ class LogprobScorer:
 
         Of equal logits the lowest id comes first, in ``rank`` and ``top`` alike.
         """
-        row: FloatArray = logits.detach()[: self.vocab_size].to("cpu").double().numpy()
+        on_host = logits.detach()[: self.vocab_size].to("cpu")
+        row: FloatArray = on_host.double().numpy()
         best = row.max()
         normaliser = best + np.log(np.exp(row - best).sum())
         before = np.count_nonzero(row > row[token]) + np.count_nonzero(row[:token] == row[token])
@@ -38,7 +40,7 @@ class LogprobScorer:
             token=token,
             logprob=float(row[token] - normaliser),
             rank=1 + int(before),
-            top=tuple((int(top), float(row[top] - normaliser)) for top in _likeliest(row, self.num_top)),
+            top=tuple((int(top), float(row[top] - normaliser)) for top in _likeliest(on_host, self.num_top)),
         )
 
 
@@ -64,14 +66,10 @@ class PromptLogprobs:
         return tuple(self._scored)
 
 
-def _likeliest(row: FloatArray, count: int) -> list[int]:
-    """The ids of the ``count`` largest entries, largest first; of equals the lowest ids, ascending."""
+def _likeliest(logits: Tensor, count: int) -> list[int]:
+    """The ids of the ``count`` largest entries of a row ``[V]``, largest first; of equals the lowest ids, ascending."""
     if count == 0:
         return []
-    if count < len(row):
-        smallest = np.partition(row, len(row) - count)[len(row) - count]
-        candidates = np.flatnonzero(row >= smallest)
-    else:
-        candidates = np.arange(len(row))
-    ordered: list[int] = candidates[np.argsort(-row[candidates], kind="stable")][:count].tolist()
-    return ordered
+    find = native.likeliest if native.readable(logits[None]) else native.likeliest_reference
+    ids: list[int] = find(logits[None], len(logits), min(count, len(logits)))[0].tolist()
+    return ids

@@ -26,6 +26,8 @@ from surefoot.native.tensors import (
     Packed,
     best,
     best_reference,
+    likeliest,
+    likeliest_reference,
     normalise,
     pack,
     pack_in_place,
@@ -385,3 +387,24 @@ def test_the_best_token_is_the_lowest_of_the_largest_whatever_the_width(each_set
             assert best(damaged, width)[1] == -1
             assert best(damaged, width)[0] == min(places)
     assert best(torch.full((2, width), -math.inf), width) == [-1, -1]
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 255, 256, 257, 4095, 9000])
+def test_the_likeliest_tokens_come_in_order_and_of_equals_the_lowest_first(each_set: str, width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    few_values = torch.randint(-3, 3, (3, width + 5), generator=generator).float()  # nearly all have equals
+    logits = torch.cat((torch.randn(2, width + 5, generator=generator), few_values, few_values.sort(1).values))
+    logits[1, : width // 2] = -math.inf
+    logits[:, width:] = 99.0  # of no token
+    for most in {1, min(5, width), min(300, width), width}:
+        assert torch.equal(likeliest(logits, width, most), likeliest_reference(logits, width, most)), most
+    damaged = logits.clone()
+    damaged[1, width - 1] = math.nan
+    assert likeliest(damaged, width, 1).flatten().tolist()[1] == -1
+    assert torch.equal(likeliest(damaged, width, 1)[0], likeliest(logits, width, 1)[0])
+
+
+def test_more_tokens_than_there_are_cannot_be_the_likeliest() -> None:
+    for width, most in ((4, 0), (4, 5), (9, 2)):
+        with pytest.raises(TargetError, match="expected 1 to"):
+            likeliest(torch.zeros(1, 8), width, most)

@@ -17,7 +17,7 @@ from surefoot.errors import OptionError, TargetError
 from surefoot.native.records import RECORDS
 from surefoot.options import Environment
 
-ABI = 5
+ABI = 6
 """The number of the interface, the one in ``source/library.cpp``."""
 
 INSTRUCTIONS = ("avx512_bf16", "avx512", "avx2", "portable")
@@ -32,6 +32,7 @@ FUNCTIONS = {
     "surefoot_race": ((c_uint64, c_void_p, c_int64, c_double, c_double, c_float, c_void_p), None),
     "surefoot_mass_above": ((c_void_p, c_int64, c_double, c_double, c_float, c_void_p), c_double),
     "surefoot_best": ((c_void_p, c_int64, c_int64, c_int64, c_void_p), None),
+    "surefoot_likeliest": ((c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p), c_int64),
     "surefoot_packed_bytes": ((c_int64, c_int64, c_int64), c_int64),
     "surefoot_pack": ((c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64), None),
     "surefoot_pack_in_place": ((c_int64, c_void_p, c_int64, c_int64), c_int64),
@@ -70,7 +71,7 @@ class Library:
         self.pack_rows, self.unpack_rows = functions.surefoot_pack, functions.surefoot_unpack
         self.pack_in_place = functions.surefoot_pack_in_place
         self.free = functions.surefoot_free
-        self._best = functions.surefoot_best
+        self._best, self._likeliest = functions.surefoot_best, functions.surefoot_likeliest
         self._race, self._mass_above = functions.surefoot_race, functions.surefoot_mass_above
         self._wanted: int | None = None
         self._set = int(self._threads())
@@ -116,6 +117,11 @@ class Library:
         tokens = (c_int64 * num_rows)()
         self._best(logits, num_rows, stride, width, tokens)
         return list(tokens)
+
+    def likeliest(self, logits: int, shape: tuple[int, int, int], most: int, tokens: int) -> int:
+        """Writes to int64 ``tokens [N, most]`` the likeliest tokens of each row of fp32 logits, ``shape`` being their
+        number, their stride and their width: 0, or 1 where no memory was left."""
+        return int(self._likeliest(logits, *shape, most, tokens))
 
     def race(self, key: int, row: tuple[int, int, float, float], floor: float, least: int) -> None:
         """Writes to ``least`` bounds of a row's Gumbel race, of its logits above ``floor``: see ``race.hpp``.

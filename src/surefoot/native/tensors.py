@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from surefoot.errors import TargetError
-from surefoot.native.library import required
+from surefoot.native.library import available, required
 from surefoot.native.records import TYPE_CODES, Matrix, Product, type_code
 
 LANES = 16
@@ -164,10 +164,36 @@ def product(x: torch.Tensor, packed: Packed, norm: torch.Tensor | None = None, e
     return y
 
 
+def readable(logits: torch.Tensor) -> bool:
+    """Whether there are kernels and they can read these rows of logits [N, W] where they lie."""
+    return logits.dtype == torch.float32 and logits.is_cpu and logits.stride(1) == 1 and available() is not None
+
+
 def best(logits: torch.Tensor, width: int) -> list[int]:
     """The lowest of the likeliest tokens below ``width`` of each row of fp32 ``logits`` [N, W] on the CPU; -1 where
     there is NaN, or where the largest logit is infinite. The columns lie side by side."""
     return required().best(logits.data_ptr(), logits.shape[0], logits.stride(0), width)
+
+
+def likeliest(logits: torch.Tensor, width: int, most: int) -> torch.Tensor:
+    """The ``most`` likeliest tokens below ``width`` of each row of fp32 ``logits`` [N, W] on the CPU, whose columns lie
+    side by side: int64 [N, most], the likeliest first, of equals the lowest first; -1 in a row with NaN.
+
+    Raises ``TargetError`` unless 1 <= most <= width <= W.
+    """
+    if not 1 <= most <= width <= logits.shape[1]:
+        raise TargetError(f"the {most} likeliest of {width} tokens were asked for; expected 1 to {width} of them")
+    tokens = torch.empty(logits.shape[0], most, dtype=torch.int64)
+    shape = (logits.shape[0], logits.stride(0), width)
+    if required().likeliest(logits.data_ptr(), shape, most, tokens.data_ptr()):
+        raise TargetError(f"no memory was left for {most} tokens; expected room for them; ask for fewer")
+    return tokens
+
+
+def likeliest_reference(logits: torch.Tensor, width: int, most: int) -> torch.Tensor:
+    """The same in torch, on any device and of any float."""
+    ordered = logits[:, :width].sort(dim=1, descending=True, stable=True).indices[:, :most]
+    return ordered.masked_fill(logits[:, :width].isnan().any(dim=1, keepdim=True), -1)
 
 
 def best_reference(logits: torch.Tensor, width: int) -> list[int]:

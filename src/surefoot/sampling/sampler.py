@@ -105,10 +105,7 @@ class RequestSampler:
         A row with NaN, +inf, or nothing but -inf gives ``UNDRAWABLE``: only rows the target walks to matter.
         """
         width = min(logits.shape[1], self._vocab_size)
-        on_kernels = logits.dtype == torch.float32 and logits.is_cpu and logits.stride(1) == 1
-        if on_kernels and native.available() is not None:
-            return native.best(logits, width)
-        return native.best_reference(logits, width)
+        return native.best(logits, width) if native.readable(logits) else native.best_reference(logits, width)
 
     def draw(self, logits: Tensor, prefix: Sequence[int] = ()) -> int:
         """The target's own token for the position after ``prefix``, from its row ``[W]``.

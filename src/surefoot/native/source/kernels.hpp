@@ -354,4 +354,5 @@ inline void normalise_rows(int64_t type, const void* x, int64_t num_rows, int64_
       SUREFOOT_NAMESPACE::race,                                                                                     \
       SUREFOOT_NAMESPACE::mass_above,                                                                               \
       SUREFOOT_NAMESPACE::best,                                                                                     \
+      SUREFOOT_NAMESPACE::likeliest,                                                                                \
   };

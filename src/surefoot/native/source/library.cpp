@@ -77,7 +77,7 @@ struct ProductJob {
 extern "C" {
 
 // The number of this interface, the one in ../library.py; whoever changes a function or a record changes both.
-int64_t surefoot_abi() { return 5; }
+int64_t surefoot_abi() { return 6; }
 
 // Bytes of a record, which Python compares with its mirror of it; 0 for a name that is none.
 int64_t surefoot_layout(const char* name) {
@@ -152,6 +152,16 @@ double surefoot_mass_above(const float* x, int64_t count, double top, double tem
 void surefoot_best(const float* x, int64_t rows, int64_t stride, int64_t count, int64_t* tokens) {
   const Rounding rounding;
   for (int64_t row = 0; row < rows; ++row) tokens[row] = chosen->best(x + row * stride, count);
+}
+
+// For each of them the `most` likeliest, in `tokens` [rows, most]; 1 where no memory was left.
+int64_t surefoot_likeliest(const float* x, int64_t rows, int64_t stride, int64_t count, int64_t most, int64_t* tokens) {
+  const Rounding rounding;
+  float* values = (float*)std::malloc(size_t(most) * sizeof(float));
+  if (values == nullptr) return 1;
+  for (int64_t row = 0; row < rows; ++row) chosen->likeliest(x + row * stride, count, most, tokens + row * most, values);
+  std::free(values);
+  return 0;
 }
 
 int64_t surefoot_packed_bytes(int64_t type, int64_t outputs, int64_t inputs) { return packed_bytes(type, outputs, inputs); }

@@ -197,6 +197,7 @@ struct Kernels {
   void (*race)(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least);
   double (*mass_above)(const float* x, int64_t count, double top, double temperature, float bound, double* total);
   int64_t (*best)(const float* x, int64_t count);
+  void (*likeliest)(const float* x, int64_t count, int64_t most, int64_t* tokens, float* values);
 };
 
 extern const Kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_avx512_bf16;

@@ -124,4 +124,35 @@ inline int64_t best(const float* x, int64_t count) {
   return place;
 }
 
+// The `most` tokens of the largest logits, the largest first and of equals the lowest token first, in `tokens`; a row with
+// NaN gives -1. `most` is at least 1 and at most `count`. `values` is room for `most` logits.
+inline void likeliest(const float* x, int64_t count, int64_t most, int64_t* tokens, float* values) {
+  int64_t held = 0;
+  auto hold = [&](float value, int64_t token) {  // behind its equals, which have lower tokens
+    int64_t place = held < most ? held++ : most - 1;
+    for (; place > 0 && value > values[place - 1]; --place) {
+      values[place] = values[place - 1];
+      tokens[place] = tokens[place - 1];
+    }
+    values[place] = value;
+    tokens[place] = token;
+  };
+  Vec bad = zero();
+  stretches(x, count, [&](const float* row, int64_t start) {
+    Vec high = spread(-INFINITY);
+    for (int64_t i = 0; i < STRETCH; i += LANES) {
+      const Vec logits = load(row + i);
+      high = larger(logits, high);
+      bad = bad + larger(spread(-1.0f), smaller(spread(1.0f), logits));  // as in `best`
+    }
+    if (held == most && !(largest(high) > values[most - 1])) return;
+    const int64_t stop = count - start < STRETCH ? count - start : STRETCH;
+    for (int64_t i = 0; i < stop; ++i)
+      if (held < most || row[i] > values[most - 1]) hold(row[i], start + i);
+  });
+  const float sound = sum(bad);
+  if (sound != sound)
+    for (int64_t i = 0; i < most; ++i) tokens[i] = -1;
+}
+
 }  // namespace SUREFOOT_NAMESPACE
