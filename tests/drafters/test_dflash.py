@@ -18,11 +18,12 @@ from surefoot.drafters.dflash.drafter import DFlash, DFlashDrafter
 from surefoot.drafters.dflash.network import DFlashNetwork
 from surefoot.drafters.lookup import Lookup
 from surefoot.drafters.stacked import Stacked
-from surefoot.errors import DrafterError, OptionError, PairError
+from surefoot.errors import DrafterError, OptionError, PairError, TargetError
 from surefoot.models.decoder import DecoderModel
 from surefoot.protocols import Drafter, DrafterModel, Sampler, Target
 from surefoot.request import Result
 from surefoot.sampling import RequestSampler
+from surefoot.stats import RoundRecord
 from surefoot.types import Capture, DraftTree, Plan, TargetOutput
 
 FAMILIES = ("qwen3", "qwen3_5")
@@ -361,3 +362,87 @@ def test_torch_computes_the_same_where_there_are_no_kernels(monkeypatch: pytest.
     double.load_state_dict(network.state_dict())
     result = Engine(wide, DFlash(double.double())).generate(PROMPT, params_at(0.0))
     assert result.stats.accepted > LEARNT / 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("way", ["the whole block", "a tree"])
+def test_the_models_own_end_inside_a_block_ends_the_answer(family: str, way: str) -> None:
+    target = target_of(family, torch.float32)
+    answer = plain(family, torch.float32, 0.0).tokens
+    ends = [place for place, token in enumerate(answer) if 6 < place < LEARNT and token not in answer[:place]]
+    inside = 0
+    for end in ends[:6]:
+        watched = Watched(drafter_for(family, torch.float32))
+        engine = Engine(target, watched, eos_token_ids=(answer[end],))
+        rounds: list[RoundRecord] = []
+        params = params_at(0.0, ignore_eos=False)
+        with engine.stream(PROMPT, params, speculative=WAYS[way], on_round=rounds.append) as stream:
+            result = stream.read()
+        assert result.tokens == answer[: end + 1]
+        assert result.finish_reason == "stop"
+        assert result.stats.fallbacks == 0
+        assert watched.lengths[-1] == len(PROMPT) + end  # nothing behind it was committed
+        inside += len(rounds[-1].verdict.path) < len(rounds[-1].tokens)
+    assert inside > 0
+
+
+class Failing:
+    """A target that fails in one round, after its rows were computed and before any was committed."""
+
+    def __init__(self, target: DecoderModel, failing: int) -> None:
+        self._target, self._calls, self._failing = target, 0, failing
+
+    def score(self, *given: Any) -> list[TargetOutput]:
+        outs = self._target.score(*given)
+        self._calls += 1
+        if self._calls == self._failing:
+            raise RuntimeError("interrupted")
+        return outs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("way", ["the whole block", "a tree"])
+def test_a_failure_between_score_and_commit_leaves_drafter_and_text_as_they_were(family: str, way: str) -> None:
+    target = target_of(family, torch.float32)
+    answer = plain(family, torch.float32, 0.0).tokens
+    for failing in (1, 2, 4):
+        watched = Watched(drafter_for(family, torch.float32))
+        conversation = Engine(Failing(target, failing), watched).conversation()  # type: ignore[arg-type]  # the rest is
+        with pytest.raises(TargetError, match="interrupted"):
+            conversation.generate(PROMPT, params_at(0.0), speculative=WAYS[way])
+        known = watched.lengths[-1]
+        assert known <= len(PROMPT) + len(answer)
+        result = conversation.generate(PROMPT, params_at(0.0), speculative=WAYS[way])
+        assert result.tokens == answer
+        assert result.stats.fallbacks == 0
+        assert result.stats.accepted > 0
+
+
+def test_streams_that_take_turns_do_not_see_each_other() -> None:
+    engine = Engine(target_of("qwen3_5", torch.float32), drafter_for("qwen3_5", torch.float32))
+    streams = [engine.stream(PROMPT, params_at(temperature)) for temperature in TEMPERATURES]
+    found: list[list[int]] = [[], []]
+    for events in zip(*streams, strict=True):
+        for tokens, event in zip(found, events, strict=True):
+            tokens.append(event.token)
+    for temperature, tokens in zip(TEMPERATURES, found, strict=True):
+        assert tuple(tokens) == plain("qwen3_5", torch.float32, temperature).tokens
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("way", ["the whole block", "a tree"])
+def test_weights_that_are_no_numbers_are_told_and_cost_no_answer(
+    way: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        monkeypatch.setattr("surefoot.drafters.dflash.drafter.available", lambda: None)
+    network = random_network(3)
+    network.fc.weight.fill_(float("nan"))
+    engine = Engine(target_of("qwen3", torch.float32), DFlash(network))
+    with pytest.warns(RuntimeWarning, match="slots hold NaN"):
+        result = engine.generate(PROMPT, params_at(0.0), speculative=WAYS[way])
+    assert result.tokens == plain("qwen3", torch.float32, 0.0).tokens
+    assert result.stats.fallbacks == 1

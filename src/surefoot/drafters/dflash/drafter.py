@@ -8,6 +8,7 @@ Shape suffixes: N rows of a forward, K slots, V vocabulary, H hidden.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ from surefoot.errors import DrafterError, OptionError, PairError
 from surefoot.models.native_forward import MOST_HEAD_DIM, NATIVE_DTYPES
 from surefoot.native import available
 from surefoot.protocols import Sampler, Target
+from surefoot.sampling import UNDRAWABLE
 from surefoot.tree import chain
 from surefoot.types import Capture, DraftTree, Plan, TargetOutput
 
@@ -104,7 +106,7 @@ class DFlashDrafter:
         """A chain of each slot's token, or where the plan allows siblings a tree of the likeliest combinations.
 
         Raises:
-            DrafterError: the sequence outgrew the positions the drafter's rotation is meant for.
+            DrafterError: the sequence outgrew the positions its rotation is meant for, or its logits are no numbers.
         """
         count = min(plan.num_nodes, plan.depth, self._config.block_size - 1)
         if count < 1:
@@ -113,7 +115,9 @@ class DFlashDrafter:
         if plan.width > 1:
             return self._tree(root, logits_KV, plan)
         if sampler.greedy_rows:
-            return chain((root, *map(int, sampler.draw_rows(logits_KV))))
+            drafted = sampler.draw_rows(logits_KV)
+            _check_numbers(UNDRAWABLE not in drafted)
+            return chain((root, *drafted))
         return self._one_by_one(root, logits_KV, sampler)
 
     def truncate(self, length: int) -> None:
@@ -171,12 +175,18 @@ class DFlashDrafter:
         width = min(plan.width, plan.num_nodes, logits_KV.shape[-1])
         best = logits_KV.log_softmax(-1).topk(width, -1)
         log_probs, ids = best.values.tolist(), best.indices.tolist()  # the round's transfer
+        _check_numbers(all(math.isfinite(row[0]) for row in log_probs))
         nodes = best_nodes(log_probs, plan)
         return DraftTree(
             tokens=torch.tensor([root, *(ids[depth][rank] for _, depth, rank in nodes)], dtype=torch.int64),
             parents=(-1, *(parent for parent, _, _ in nodes)),
             score=torch.tensor([0.0, *(log_probs[depth][rank] for _, depth, rank in nodes)]),
         )
+
+
+def _check_numbers(are_numbers: bool) -> None:
+    if not are_numbers:
+        raise DrafterError("the slots hold NaN or infinity; expected logits. The drafter's weights are damaged")
 
 
 def _picked(layer_NH: Tensor, path: Sequence[int]) -> Tensor:
