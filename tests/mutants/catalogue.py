@@ -9,6 +9,7 @@ from tests.mutants.decoding import DECODING
 from tests.mutants.delta_kernels import DELTA_KERNELS
 from tests.mutants.drafting import DRAFTING
 from tests.mutants.examining import EXAMINING
+from tests.mutants.filling import FILLING
 from tests.mutants.hybrids import HYBRIDS
 from tests.mutants.kernels import KERNELS
 from tests.mutants.networks import NETWORKS
@@ -23,6 +24,7 @@ MUTANTS = (
     *VERIFYING,
     *SAMPLING,
     *DRAFTING,
+    *FILLING,
     *NETWORKS,
     *RECURRENCE,
     *HYBRIDS,
