@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from surefoot import native
 from surefoot.drafters.dflash.blocks import Blocks, TorchBlocks
 from surefoot.drafters.dflash.native_blocks import NativeBlocks
 from surefoot.drafters.dflash.network import DFlashNetwork
@@ -173,8 +174,10 @@ class DFlashDrafter:
     def _tree(self, root: int, logits_KV: Tensor, plan: Plan) -> DraftTree:
         """The likeliest combinations of the slots' tokens, as far as each slot's law knows nothing of the others."""
         width = min(plan.width, plan.num_nodes, logits_KV.shape[-1])
-        best = logits_KV.log_softmax(-1).topk(width, -1)
-        log_probs, ids = best.values.tolist(), best.indices.tolist()  # the round's transfer
+        find = native.likeliest if native.readable(logits_KV) else native.likeliest_reference
+        ids_KW = find(logits_KV, logits_KV.shape[-1], width)
+        log_probs_KW = logits_KV.gather(-1, ids_KW.clamp(min=0)) - logits_KV.logsumexp(-1, keepdim=True)
+        log_probs, ids = log_probs_KW.tolist(), ids_KW.tolist()
         _check_numbers(all(math.isfinite(row[0]) for row in log_probs))
         nodes = best_nodes(log_probs, plan)
         return DraftTree(
