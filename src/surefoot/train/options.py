@@ -140,7 +140,7 @@ class DFlashOptions:
         head_dim: size of a head; the target's by default.
         inner_size: width of its feed-forward; three times the target's hidden size by default.
         block_size: tokens of a block, the one it begins with included.
-        taps: layers of the target it reads, evenly spread; all but the last three of a short target.
+        taps: layers of the target it reads, evenly spread from the second to the third before the end.
         tap_layer: a layer of the target it reads, from 0; may be repeated, in place of ``taps``.
         mask_token_id: the id that stands for tokens not yet known. By default the first row of the embedding beyond the
             tokenizer, else the padding token; it must not occur in the data.
@@ -182,7 +182,8 @@ class Pace:
     Attributes:
         save_every: steps between two states on the disk; what is lost when the process is killed.
         evaluate_every: steps between two looks at the held-out sequences.
-        prefetch: sequences whose features are computed ahead in a thread of their own; 0 computes them in between.
+        prefetch: parts of ``at_once`` sequences whose features are computed ahead in a thread of their own; 0 computes
+            them in between.
         check_prompts: held-out prompts answered at the end in the real loop, to compare with the offline acceptance; 0
             compares nothing.
     """
