@@ -213,7 +213,8 @@ def test_threads_dtype_and_device_hold_for_the_target(
         (("--taps", "9"), "--taps"),
         (("--data", "nowhere.txt"), "found no nowhere.txt"),
         (("--target", "no-such-model"), "found 'no-such-model'"),
-        (("--length", "4000"), "expected at least 2"),
+        (("--length", "4000"), "expected at most 512"),
+        (("--length", "500"), "expected at least 2"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_line(

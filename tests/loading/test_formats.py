@@ -152,7 +152,6 @@ def test_weights_without_a_config_are_refused(directory: Path) -> None:
         {"architectures": ["LlavaForConditionalGeneration"]},
         {"text_config": {"model_type": "qwen3"}},
         {"architectures": ["Qwen3ForSequenceClassification"]},
-        {"architectures": ["DFlashDraftModel"]},
         {"quantization_config": {"quant_method": "awq"}},
     ],
 )
