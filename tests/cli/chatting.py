@@ -82,7 +82,7 @@ class Terminal:
         A signal that comes between readline's last look for one and its wait for a key is only seen at the next key or
         signal.
         """
-        for _ in range(30):
+        for _ in range(6):
             self.type(CTRL_C)
             try:
                 return self.expect(pattern, seconds=2)
@@ -92,10 +92,10 @@ class Terminal:
 
     def interrupted(self) -> int:
         """Presses Ctrl-C at a prompt until the program ends; its exit code."""
-        for _ in range(30):
+        for _ in range(6):
             self.type(CTRL_C)
             try:
-                return self.leave(seconds=2)
+                return self.leave(seconds=10)
             except subprocess.TimeoutExpired:
                 continue
         return self.leave(seconds=2)
