@@ -59,7 +59,7 @@ def main() -> None:
     """Writes the hybrid's continuations."""
     parser = argparse.ArgumentParser(description="Let pebble-hybrid continue real text.")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--rows", type=int, default=512, help="windows of one batch")
+    parser.add_argument("--rows", type=int, default=384, help="windows of one batch")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--seed", type=int, default=32)
     options = parser.parse_args()
