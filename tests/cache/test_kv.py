@@ -45,7 +45,12 @@ def row_numbers(cache: KVCache) -> list[list[float]]:
 @pytest.mark.parametrize(
     ("path", "kept"), [((0,), [0]), ((0, 1), [0, 1]), ((0, 2), [0, 2]), ((0, 2, 3), [0, 2, 3]), ([0, 2, 3], [0, 2, 3])]
 )
-def test_a_commit_keeps_the_rows_of_its_path_in_every_layer(path: tuple[int, ...], kept: list[int]) -> None:
+@pytest.mark.parametrize("by", ["kernels", "torch"])
+def test_a_commit_keeps_the_rows_of_its_path_in_every_layer(
+    path: tuple[int, ...], kept: list[int], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by == "torch":
+        monkeypatch.setattr("surefoot.cache.kv.available", lambda: None)
     cache = small_cache()
     numbered(cache, (-1,))
     cache.commit((0,))
