@@ -95,23 +95,22 @@ def write_batches(
         print(f"batch {index + 1} of {batches}: {rows} windows", flush=True)
 
 
+def run(name: str, new_feed: Callable[[int], Feed], folder: str, *, rows: int, batches: int, seed: int) -> None:
+    """Parses the options, whose defaults are given, and writes the continuations of the model called `name`."""
+    parser = argparse.ArgumentParser(description=f"Let {name} continue real text.")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=rows, help="windows of one batch")
+    parser.add_argument("--batches", type=int, default=batches)
+    parser.add_argument("--seed", type=int, default=seed)
+    options = parser.parse_args()
+    work: Path = options.work
+    write_batches(new_feed, work, work / folder, rows=options.rows, batches=options.batches, seed=options.seed)
+
+
 def main() -> None:
     """Writes the target's continuations."""
-    parser = argparse.ArgumentParser(description="Let pebble continue real text.")
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--rows", type=int, default=512, help="windows of one batch")
-    parser.add_argument("--batches", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=31)
-    options = parser.parse_args()
     network = load_exported(BUNDLE / "pebble").requires_grad_(False)
-    write_batches(
-        lambda rows: Decoder(network, rows),
-        options.work,
-        options.work / "continuations",
-        rows=options.rows,
-        batches=options.batches,
-        seed=options.seed,
-    )
+    run("pebble", lambda rows: Decoder(network, rows), "continuations", rows=512, batches=8, seed=31)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from recipes.pebble.batches import Mixture, held_out_batches
-from recipes.pebble.checkpoint import load_checkpoint, save_checkpoint
+from recipes.pebble.checkpoint import load_checkpoint, restore_training, save_checkpoint, training_state
 from recipes.pebble.generate import continue_prompts
 from recipes.pebble.losses import divergence, variation
 from recipes.pebble.network import DRAFT, TARGET, Network, build_network
@@ -111,23 +111,15 @@ class Run:
 
     def save(self) -> None:
         """Writes the checkpoint."""
-        state: dict[str, object] = {
-            "network": self.network.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "mixture": self.mixture.state(),
-            "step": self.step,
-        }
-        save_checkpoint(self.path, state)
+        state = training_state(self.network, self.optimizers, self.mixture)
+        save_checkpoint(self.path, state | {"step": self.step})
 
     def resume(self) -> None:
         """Continues from the checkpoint when there is one."""
         state = load_checkpoint(self.path)
         if state is None:
             return
-        self.network.load_state_dict(state["network"])  # type: ignore[arg-type]  # written by `save`
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):  # type: ignore[call-overload]
-            optimizer.load_state_dict(saved)
-        self.mixture.restore(state["mixture"])  # type: ignore[arg-type]  # written by `save`
+        restore_training(state, self.network, self.optimizers, self.mixture)
         self.step = int(state["step"])  # type: ignore[call-overload]  # written by `save`
 
     def batch(self) -> Tensor:

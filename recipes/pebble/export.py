@@ -123,19 +123,40 @@ def write_json(path: Path, value: object) -> None:
 
 
 def export(network: Network, tokenizer: Tokenizer, folder: Path, max_positions: int) -> None:
-    """Writes the complete model directory aside, then puts it in the place of `folder`."""
+    """Writes the network's complete model directory."""
+    eos, pad = end_and_padding(tokenizer)
+    config = hugging_face_config(network, eos, pad, max_positions)
+    python = json.loads((BUNDLE / "evaluation.json").read_text(encoding="utf-8"))["python"]
+    card = model_card(network, python, max_positions)
+    write_model(folder, named_weights(network), config, tokenizer, max_positions=max_positions, card=card)
+
+
+def end_and_padding(tokenizer: Tokenizer) -> tuple[int, int]:
+    """Returns the ids that end a text and fill up a batch."""
+    return tokenizer.token_to_id(EOS), tokenizer.token_to_id("<|pad|>")
+
+
+def write_model(
+    folder: Path,
+    weights: dict[str, Tensor],
+    config: dict[str, object],
+    tokenizer: Tokenizer,
+    *,
+    max_positions: int,
+    card: str,
+) -> None:
+    """Writes a complete model directory aside, its weights in bfloat16, then puts it in the place of `folder`."""
     aside = folder.with_name(folder.name + ".new")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    eos, pad = tokenizer.token_to_id(EOS), tokenizer.token_to_id("<|pad|>")
-    tensors = {name: weight.detach().bfloat16().contiguous() for name, weight in named_weights(network).items()}
+    tensors = {name: weight.detach().bfloat16().contiguous() for name, weight in weights.items()}
     save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
-    write_json(aside / "config.json", hugging_face_config(network, eos, pad, max_positions))
+    write_json(aside / "config.json", config)
+    eos, pad = end_and_padding(tokenizer)
     stops = [eos, tokenizer.token_to_id("<|im_end|>")]
     write_json(aside / "generation_config.json", {"eos_token_id": stops, "pad_token_id": pad})
     save_tokenizer(tokenizer, aside, max_positions)
-    python = json.loads((BUNDLE / "evaluation.json").read_text(encoding="utf-8"))["python"]
-    (aside / "README.md").write_text(model_card(network, python, max_positions), encoding="utf-8")
+    (aside / "README.md").write_text(card, encoding="utf-8")
     for file in aside.iterdir():
         file.chmod(0o644)
     replaced = folder.with_name(folder.name + ".old")

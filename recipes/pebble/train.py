@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from recipes.pebble.batches import Mixture, held_out_batches
-from recipes.pebble.checkpoint import load_checkpoint, save_checkpoint
+from recipes.pebble.checkpoint import load_checkpoint, restore_training, save_checkpoint, training_state
 from recipes.pebble.losses import cross_entropy
 from recipes.pebble.network import TARGET, Network, build_network
 from recipes.pebble.optimizer import build_optimizers
@@ -69,23 +69,15 @@ class Run:
 
     def save(self) -> None:
         """Writes the checkpoint."""
-        state: dict[str, object] = {
-            "network": self.network.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "mixture": self.mixture.state(),
-            "counters": (self.step, self.tokens, self.seconds),
-        }
-        save_checkpoint(self.path, state)
+        state = training_state(self.network, self.optimizers, self.mixture)
+        save_checkpoint(self.path, state | {"counters": (self.step, self.tokens, self.seconds)})
 
     def resume(self) -> None:
         """Continues from the checkpoint when there is one."""
         state = load_checkpoint(self.path)
         if state is None:
             return
-        self.network.load_state_dict(state["network"])  # type: ignore[arg-type]  # written by `save`
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):  # type: ignore[call-overload]
-            optimizer.load_state_dict(saved)
-        self.mixture.restore(state["mixture"])  # type: ignore[arg-type]  # written by `save`
+        restore_training(state, self.network, self.optimizers, self.mixture)
         self.step, self.tokens, self.seconds = state["counters"]  # type: ignore[misc]  # written by `save`
 
     def _loss(self, ids: Tensor) -> Tensor:

@@ -3,11 +3,8 @@
 python -m recipes.pebble_hybrid.continuations --work /path/to/work
 """
 
-import argparse
-from pathlib import Path
-
 import torch
-from recipes.pebble.continuations import LENGTH, attend, write_batches
+from recipes.pebble.continuations import LENGTH, attend, run
 from recipes.pebble.network import rotary_tables
 from recipes.pebble.prepare import BUNDLE
 from recipes.pebble_hybrid.export import NAME, load_exported
@@ -57,21 +54,8 @@ class Decoder:
 
 def main() -> None:
     """Writes the hybrid's continuations."""
-    parser = argparse.ArgumentParser(description="Let pebble-hybrid continue real text.")
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--rows", type=int, default=384, help="windows of one batch")
-    parser.add_argument("--batches", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=32)
-    options = parser.parse_args()
     network = load_exported(BUNDLE / NAME).requires_grad_(False)
-    write_batches(
-        lambda rows: Decoder(network, rows),
-        options.work,
-        options.work / "continuations_hybrid",
-        rows=options.rows,
-        batches=options.batches,
-        seed=options.seed,
-    )
+    run(NAME, lambda rows: Decoder(network, rows), "continuations_hybrid", rows=384, batches=4, seed=32)
 
 
 if __name__ == "__main__":

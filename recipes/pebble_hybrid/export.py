@@ -5,19 +5,16 @@ python -m recipes.pebble_hybrid.export --work /path/to/work --out src/surefoot/p
 
 import argparse
 import json
-import os
-import shutil
 from pathlib import Path
 
 import torch
 from recipes.pebble.checkpoint import load_checkpoint
-from recipes.pebble.export import write_json
+from recipes.pebble.export import end_and_padding, write_model
 from recipes.pebble.network import NORM_EPSILON, ROPE_THETA, NetworkConfig, RMSNorm
 from recipes.pebble.prepare import BUNDLE, MAX_POSITIONS
-from recipes.pebble.tokenizer import EOS, save_tokenizer
 from recipes.pebble_hybrid.network import CONV_SIZE, HYBRID, GatedAttention, GatedDelta, Hybrid, HybridConfig, Layer
 from recipes.pebble_hybrid.train import CHECKPOINT
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -133,29 +130,12 @@ def hugging_face_config(config: HybridConfig, eos: int, pad: int, max_positions:
 
 
 def export(network: Hybrid, tokenizer: Tokenizer, folder: Path, max_positions: int) -> None:
-    """Writes the complete model directory aside, then puts it in the place of `folder`."""
-    aside, replaced = (folder.with_name(f".{folder.name}.{state}") for state in ("new", "old"))
-    for path in (aside, replaced):
-        shutil.rmtree(path, ignore_errors=True)
-    aside.mkdir(parents=True)
-    eos, pad = tokenizer.token_to_id(EOS), tokenizer.token_to_id("<|pad|>")
-    tensors = {name: weight.bfloat16().contiguous() for name, weight in named_weights(network).items()}
-    save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
-    write_json(aside / "config.json", hugging_face_config(network.config, eos, pad, max_positions))
-    stops = [eos, tokenizer.token_to_id("<|im_end|>")]
-    write_json(aside / "generation_config.json", {"eos_token_id": stops, "pad_token_id": pad})
-    save_tokenizer(tokenizer, aside, max_positions)
-    parameters = sum(weight.numel() for weight in tensors.values()) / 1e6
-    card = CARD.format(
-        parameters=parameters, config=network.config, dense=network.config.dense, max_positions=max_positions
-    )
-    (aside / "README.md").write_text(card, encoding="utf-8")
-    for file in aside.iterdir():
-        file.chmod(0o644)
-    if folder.exists():
-        os.replace(folder, replaced)
-    os.replace(aside, folder)
-    shutil.rmtree(replaced, ignore_errors=True)
+    """Writes the hybrid's complete model directory."""
+    weights, config = named_weights(network), network.config
+    parameters = sum(weight.numel() for weight in weights.values()) / 1e6
+    card = CARD.format(parameters=parameters, config=config, dense=config.dense, max_positions=max_positions)
+    settings = hugging_face_config(config, *end_and_padding(tokenizer), max_positions)
+    write_model(folder, weights, settings, tokenizer, max_positions=max_positions, card=card)
 
 
 def load_exported(folder: Path) -> Hybrid:

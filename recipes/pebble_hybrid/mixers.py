@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from recipes.pebble.batches import Mixture
-from recipes.pebble.checkpoint import load_checkpoint, save_checkpoint
+from recipes.pebble.checkpoint import load_checkpoint, restore_training, save_checkpoint, training_state
 from recipes.pebble.export import load_exported
 from recipes.pebble.network import Layer as DenseLayer
 from recipes.pebble.network import Network, rotary_tables
@@ -72,13 +72,8 @@ class Run:
 
     def save(self) -> None:
         """Writes the checkpoint."""
-        state: dict[str, object] = {
-            "network": self.hybrid.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "mixture": self.mixture.state(),
-            "step": self.step,
-        }
-        save_checkpoint(self.path, state)
+        state = training_state(self.hybrid, self.optimizers, self.mixture)
+        save_checkpoint(self.path, state | {"step": self.step})
 
     def resume(self) -> None:
         """Continues from the checkpoint when there is one, else fits the output matrices."""
@@ -86,10 +81,7 @@ class Run:
         if state is None:
             self.fit_outputs()
             return
-        self.hybrid.load_state_dict(state["network"])  # type: ignore[arg-type]  # written by `save`
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):  # type: ignore[call-overload]
-            optimizer.load_state_dict(saved)
-        self.mixture.restore(state["mixture"])  # type: ignore[arg-type]  # written by `save`
+        restore_training(state, self.hybrid, self.optimizers, self.mixture)
         self.step = int(state["step"])  # type: ignore[call-overload]  # written by `save`
 
     @torch.no_grad()
