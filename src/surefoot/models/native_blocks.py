@@ -51,7 +51,7 @@ def mixer_block(
 def feed_forward_block(weights: DenseWeights | SparseWeights, config: DecoderConfig) -> Block:
     """A layer's feed-forward."""
     if isinstance(weights, DenseWeights):
-        return _dense(weights, config.rms_norm_eps)
+        return dense_block(weights, config.rms_norm_eps)
     assert config.experts is not None, weights
     return sparse_block(weights, config.experts, config.rms_norm_eps)
 
@@ -82,7 +82,8 @@ def _attention(weights: AttentionWeights, config: DecoderConfig, layer: int, cac
     return Block(KIND_ATTENTION, record, (packed, out, norm, head_norm))
 
 
-def _dense(weights: DenseWeights, eps: float) -> Block:
+def dense_block(weights: DenseWeights, eps: float) -> Block:
+    """A feed-forward of one gate and up, also of a drafter's network."""
     inner = weights.down.shape[1]
     biases = (None, None) if weights.gate_up_bias is None else weights.gate_up_bias.split(inner)
     gate, up = weights.gate_up.split(inner)

@@ -20,9 +20,11 @@ from torch import Tensor
 from surefoot.drafters.dflash.context import Context
 from surefoot.drafters.dflash.network import DFlashNetwork, Layer
 from surefoot.errors import DrafterError
-from surefoot.native import normalise, pack, pack_pairs, product
+from surefoot.models.native_blocks import dense_block
+from surefoot.models.weights import DenseWeights
+from surefoot.native import normalise, pack, product
 from surefoot.native.library import Library
-from surefoot.native.records import KIND_ATTENTION, KIND_MLP, Attention, Call, Mlp, type_code
+from surefoot.native.records import KIND_ATTENTION, Attention, Call, type_code
 from surefoot.ops.norm import rms_norm
 from surefoot.ops.rope import RopeTable, rotate
 
@@ -111,16 +113,14 @@ class NativeBlocks:
         """The two blocks of a layer as steps of a forward."""
         config, mixer = self._config, layer.self_attn
         qkv = pack(torch.cat([part.weight.detach() for part in (mixer.q_proj, mixer.k_proj, mixer.v_proj)]))
-        out, down = pack(mixer.o_proj.weight.detach()), pack(layer.mlp.down_proj.weight.detach())
-        gate_up = pack_pairs(layer.mlp.gate_proj.weight.detach(), layer.mlp.up_proj.weight.detach())
-        norms = [_wide(layer.input_layernorm.weight), _wide(layer.post_attention_layernorm.weight)]
+        out, norm = pack(mixer.o_proj.weight.detach()), _wide(layer.input_layernorm.weight)
         counts = (config.num_heads, config.num_kv_heads)
         halves = zip((mixer.q_norm, mixer.k_norm), counts, strict=True)
         head_norm = torch.cat([_wide(norm.weight).expand(heads, -1) for norm, heads in halves]).contiguous()
         attention = Attention(
             qkv=qkv.record,
             out=out.record,
-            norm=norms[0].data_ptr(),
+            norm=norm.data_ptr(),
             head_norm=head_norm.data_ptr(),
             heads=config.num_heads,
             kv_heads=config.num_kv_heads,
@@ -131,15 +131,16 @@ class NativeBlocks:
             eps=config.rms_norm_eps,
             scale=config.head_dim**-0.5,
         )
-        mlp = Mlp(
-            gate_up=gate_up.record,
-            down=down.record,
-            norm=norms[1].data_ptr(),
-            inner=config.intermediate_size,
-            eps=config.rms_norm_eps,
+        weights = DenseWeights(
+            norm=layer.post_attention_layernorm.weight.detach(),
+            gate_up=torch.cat((layer.mlp.gate_proj.weight.detach(), layer.mlp.up_proj.weight.detach())),
+            gate_up_bias=None,
+            down=layer.mlp.down_proj.weight.detach(),
+            down_bias=None,
         )
-        self._kept += [qkv, out, gate_up, down, norms, head_norm, attention, mlp]
-        return [(KIND_ATTENTION, attention.address, 0), (KIND_MLP, mlp.address, 0)]
+        mlp = dense_block(weights, config.rms_norm_eps)
+        self._kept += [qkv, out, norm, head_norm, attention, mlp]
+        return [(KIND_ATTENTION, attention.address, 0), (mlp.kind, mlp.record.address, 0)]
 
 
 def _rows(start: int, count: int, sight: Sight) -> IntArray:
