@@ -33,6 +33,8 @@ CASES = {
     "tree without a prompt": random_case(7, VOCAB, 0, 7, 2),
 }
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def tiny(kind: str, dtype: torch.dtype, **options: object) -> DecoderModel:
     """A model of one kind; width 72 is no multiple of a vector, so that scalar tails are met."""
@@ -44,14 +46,6 @@ def tiny(kind: str, dtype: torch.dtype, **options: object) -> DecoderModel:
 def two_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -34,15 +34,10 @@ LARGE = {
 }
 COUNTS = (2, 3, 4, 5, 8, 9, 16, 17, 33, 64)
 
-pytestmark = pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 def block_of(name: str, dtype: torch.dtype) -> DeltaBlock:

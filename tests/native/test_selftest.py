@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import addressof, c_float, c_uint8
 from pathlib import Path
 from time import perf_counter
@@ -26,15 +26,10 @@ from surefoot.tree import chain
 FP32, BF16 = torch.float32, torch.bfloat16
 Tamper = Callable[[Library, pytest.MonkeyPatch, Callable[[int], bool]], None]
 
-pytestmark = pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 def flip(address: int, size: int) -> None:

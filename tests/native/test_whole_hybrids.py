@@ -17,7 +17,6 @@ from tests.native.test_whole_models import (
     SHOWN,
     Options,
     chunks_that_differ,
-    one_thread,
     parts,
     rounds_that_differ,
     text_of,
@@ -49,8 +48,10 @@ WIDE: dict[str, Options] = {
     "2048 wide": {"family": "qwen3_next", "hidden_size": 2048, "linear_num_value_heads": 2},
 }
 
-__all__ = ["one_thread"]
-pytestmark = pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}")
+pytestmark = [
+    pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 @cache

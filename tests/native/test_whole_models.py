@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -49,15 +49,10 @@ WIDE: dict[str, Options] = {
     "2048 wide": {"family": "llama", "hidden_size": 2048, "num_attention_heads": 32, "intermediate_size": 1400},
 }
 
-pytestmark = pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 @cache
