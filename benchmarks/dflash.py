@@ -58,8 +58,9 @@ class Way:
         if self.stacked:
             parts.append("lookup first")
         if self.temperature and self.tree_width == 1:
-            noise = "" if self.sharpness in (None, 1.0) else f", sharpened {self.sharpness:g} times"
-            parts.append("likeliest tokens" if self.sharpness is None else f"shared noise{noise}")
+            drawn = "drawn from their laws" if self.acceptance == "reject" else "shared noise"
+            sharpened = "" if self.sharpness in (None, 1.0) else f", sharpened {self.sharpness:g} times"
+            parts.append("likeliest tokens" if self.sharpness is None else drawn + sharpened)
         if self.acceptance == "reject":
             parts.append("rejection")
         return "; ".join(parts)
@@ -76,12 +77,13 @@ WAYS = (
     Way(num_draft=16, tree_width=4),
     Way(stacked=True),
     Way(temperature=0.8),
-    Way(temperature=0.8, num_draft=4),
     Way(temperature=0.8, sharpness=1.0),
+    Way(temperature=0.8, sharpness=1.0, num_draft=4),
     Way(temperature=0.8, sharpness=2.0),
     Way(temperature=0.8, sharpness=4.0),
     Way(temperature=0.8, num_draft=12, tree_width=3),
     Way(temperature=0.8, acceptance="reject"),
+    Way(temperature=0.8, acceptance="reject", sharpness=1.0),
 )
 
 

@@ -80,15 +80,23 @@ def continued(feed: Feed, prompts_BT: Tensor, length: int, temperature: float, r
 
 
 def write_batches(
-    new_feed: Callable[[int], Feed], work: Path, folder: Path, *, rows: int, batches: int, seed: int
+    new_feed: Callable[[int], Feed],
+    work: Path,
+    folder: Path,
+    *,
+    rows: int,
+    batches: int,
+    seed: int,
+    temperatures: tuple[float, ...] = TEMPERATURES,
 ) -> None:
-    """Writes `batches` files of `rows` windows; `new_feed` begins a batch of so many sequences."""
+    """Writes `batches` files of `rows` windows, at these temperatures in turn; `new_feed` begins a batch of so many
+    sequences."""
     random = torch.Generator().manual_seed(seed)
     mixture = Mixture.read(work, tuple(SHARES), seed)
     folder.mkdir(exist_ok=True)
     for index in range(batches):
         size = PROMPT_LENGTHS[index % len(PROMPT_LENGTHS)]
-        temperature = TEMPERATURES[index % len(TEMPERATURES)]
+        temperature = temperatures[index % len(temperatures)]
         prompts = mixture.batch(rows, 512, SHARES)[:, :size]
         ids = continued(new_feed(rows), prompts, LENGTH, temperature, random)
         np.save(folder / f"{index:03d}-{size}-{temperature}.npy", ids.numpy().astype(np.uint16))
@@ -102,9 +110,14 @@ def run(name: str, new_feed: Callable[[int], Feed], folder: str, *, rows: int, b
     parser.add_argument("--rows", type=int, default=rows, help="windows of one batch")
     parser.add_argument("--batches", type=int, default=batches)
     parser.add_argument("--seed", type=int, default=seed)
+    parser.add_argument("--greedy", action="store_true", help="at temperature 0 alone, to a folder of its own")
     options = parser.parse_args()
     work: Path = options.work
-    write_batches(new_feed, work, work / folder, rows=options.rows, batches=options.batches, seed=options.seed)
+    counts = {"rows": options.rows, "batches": options.batches, "seed": options.seed}
+    if options.greedy:
+        write_batches(new_feed, work, work / f"{folder}_greedy", **counts, temperatures=(0.0,))
+    else:
+        write_batches(new_feed, work, work / folder, **counts)
 
 
 def main() -> None:

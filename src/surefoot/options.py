@@ -138,7 +138,7 @@ class SpeculativeOptions:
         acceptance: ``match`` (the target draws with noise keyed by position; output is the same with and without
             speculation) or ``reject`` (rejection sampling: the same law, other tokens).
         draft_sampling: how drafts are chosen at temperature > 0: under the target's own noise (shared) or the likeliest
-            (argmax); by default shared by draft models and argmax by dflash.
+            (argmax); by default shared.
     """
 
     method: str | None = None

@@ -38,7 +38,7 @@ WAYS = {
     "the whole block": SpeculativeOptions(num_draft=7),
     "more than the block": SpeculativeOptions(num_draft=20),
     "a tree": SpeculativeOptions(num_draft=12, tree_width=3),
-    "shared noise": SpeculativeOptions(draft_sampling="shared"),
+    "the likeliest": SpeculativeOptions(draft_sampling="argmax"),
 }
 
 
@@ -252,11 +252,31 @@ def test_samples_and_rejection_go_with_it(temperature: float) -> None:
         for _ in samples:
             pass
     assert samples.results[0].tokens == plain("qwen3", torch.float32, temperature).tokens
-    for sampling in (None, "shared"):
+    for sampling in (None, "argmax"):
         options = SpeculativeOptions(acceptance="reject", draft_sampling=sampling)
         result = engine.generate(PROMPT, params_at(temperature), speculative=options)
         assert result.stats.fallbacks == 0
         assert temperature > 0 or result.tokens == plain("qwen3", torch.float32, 0.0).tokens
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 3.0])
+def test_under_rejection_each_slot_is_drawn_from_the_law_it_names(sharpness: float) -> None:
+    target = target_of("qwen3", torch.float32)
+    drafter = drafter_for("qwen3", torch.float32, sharpness=sharpness).start(target)
+    drafter.observe(PROMPT, rows_of(taps_of(target, PROMPT, (0, 1))), None)
+    params, rejecting = params_at(0.8), SpeculativeOptions(acceptance="reject")
+    sampler = RequestSampler(params, PROMPT, seed=3, vocab_size=97, speculative=rejecting)
+    expected_KV = torch.softmax(drafter._slots(5, 7).double() * sharpness / params.temperature, dim=-1)
+    drawn = torch.zeros_like(expected_KV)
+    for _ in range(400):
+        tree = drafter.propose(5, Plan(num_nodes=7, depth=7), sampler)
+        assert tree.q is not None
+        torch.testing.assert_close(tree.q, expected_KV, rtol=1e-5, atol=1e-8)
+        drawn[torch.arange(7), tree.tokens[1:]] += 1 / 400
+        sampler.advance([])  # another round's choices
+    distance_K = (drawn - expected_KV).abs().sum(-1) / 2
+    assert distance_K.max() < 0.25, "400 draws of 97 tokens at most"
+    assert distance_K.max() < (drawn - expected_KV.roll(1, 0)).abs().sum(-1).max() / 4, "another slot's law is far"
 
 
 def test_a_tree_of_width_one_is_the_chain() -> None:
@@ -271,13 +291,16 @@ def test_a_tree_of_width_one_is_the_chain() -> None:
 
 
 def test_a_tree_accepts_more_than_its_chain() -> None:
-    """Where the drafter is half right, siblings catch what the chain misses."""
+    """Where the drafter is half right, siblings catch what the chain misses, both of the likeliest tokens."""
     target = target_of("qwen3", torch.float32)
     engine = Engine(target, DFlash(learnt(target, 30)))
     for temperature in TEMPERATURES:
         chain, tree = (
             engine.generate(PROMPT, params_at(temperature, max_tokens=LEARNT), speculative=options)
-            for options in (SpeculativeOptions(num_draft=7), SpeculativeOptions(num_draft=14, tree_width=3))
+            for options in (
+                SpeculativeOptions(num_draft=7, draft_sampling="argmax"),
+                SpeculativeOptions(num_draft=14, tree_width=3),
+            )
         )
         assert tree.tokens == chain.tokens
         assert 1.2 < chain.stats.mean_acceptance_length < tree.stats.mean_acceptance_length
@@ -340,9 +363,7 @@ def test_beyond_its_positions_it_is_dropped_and_the_text_stays() -> None:
     assert result.stats.fallbacks == 1
 
 
-@pytest.mark.parametrize(
-    "options", [{"whole_block": True}, {"shared_noise": True}, {"sharpness": 3.0, "shared_noise": True}]
-)
+@pytest.mark.parametrize("options", [{"whole_block": True}, {"shared_noise": False}, {"sharpness": 3.0}])
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_its_options_change_guesses_alone(options: dict[str, Any], temperature: float) -> None:
     target = target_of("qwen3", torch.float32)

@@ -39,6 +39,22 @@ DRAFTS = (
         killer=FLOOR,
     ),
     Mutant(
+        name="slots-name-each-others-laws",
+        bug="a slot is judged by another one's law than it was drawn from, so that rejection is biased",
+        file="drafters/dflash/drafter.py",
+        before="q=torch.stack(laws) if",
+        after="q=torch.stack(laws).roll(1, 0) if",
+        killer=DFLASH + "test_under_rejection_each_slot_is_drawn_from_the_law_it_names",
+    ),
+    Mutant(
+        name="slots-are-not-sharpened",
+        bug="an option is read and does nothing",
+        file="drafters/dflash/drafter.py",
+        before="            rows_KV = rows_KV * self._shared.sharpness",
+        after="            pass",
+        killer=DFLASH + "test_under_rejection_each_slot_is_drawn_from_the_law_it_names",
+    ),
+    Mutant(
         name="context-takes-rows-that-were-not-accepted",
         bug="the first rows of the round enter the context, whatever path was verified",
         file="drafters/dflash/drafter.py",

@@ -35,15 +35,16 @@ class DFlash:
     Args:
         network: the weights, which are laid out anew; change them, and make another.
         whole_block: compute all rows of the block it was trained with, however few tokens are to be drafted.
-        shared_noise: at temperature > 0 draw each slot under the target's own noise; otherwise take the likeliest
-            token. A slot's law is blurred by all that may stand before it, so what is drawn from it is rarely right.
+        shared_noise: at temperature > 0 draw each slot of a chain under the target's own noise, or from its law where
+            the request rejects; otherwise take the likeliest token. Both were measured (docs/benchmarks.md); a target
+            whose laws are far sharper than the slots' may do better with the likeliest.
         sharpness: what logits are multiplied by before they are drawn from.
     """
 
     method: ClassVar[str] = "dflash"
 
     def __init__(
-        self, network: DFlashNetwork, *, whole_block: bool = False, shared_noise: bool = False, sharpness: float = 1.0
+        self, network: DFlashNetwork, *, whole_block: bool = False, shared_noise: bool = True, sharpness: float = 1.0
     ) -> None:
         if not sharpness > 0:
             raise OptionError(f"sharpness is {sharpness!r}; expected a number greater than 0")
