@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from recipes.pebble.batches import Mixture
@@ -27,22 +28,31 @@ def load_checkpoint(path: Path) -> dict[str, object] | None:
     return state
 
 
-def training_state(
-    network: nn.Module, optimizers: Sequence[torch.optim.Optimizer], mixture: Mixture
-) -> dict[str, object]:
-    """Returns what every run saves: the weights, the optimizers' state and the place in the data."""
-    return {
+def save_training(
+    path: Path,
+    network: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    mixture: Mixture,
+    place: dict[str, object],
+) -> None:
+    """Writes what every run saves: the weights, the optimizers' state, the place in the data, and its own `place`."""
+    state = {
         "network": network.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "mixture": mixture.state(),
     }
+    save_checkpoint(path, state | place)
 
 
-def restore_training(
-    state: dict[str, object], network: nn.Module, optimizers: Sequence[torch.optim.Optimizer], mixture: Mixture
-) -> None:
-    """Puts back what `training_state` returned."""
-    network.load_state_dict(state["network"])  # type: ignore[arg-type]  # written by `training_state`
-    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):  # type: ignore[call-overload]
+def resume_training(
+    path: Path, network: nn.Module, optimizers: Sequence[torch.optim.Optimizer], mixture: Mixture
+) -> dict[str, Any] | None:
+    """Puts back what `save_training` wrote, and returns all of it; None when there is nothing yet."""
+    state: dict[str, Any] | None = load_checkpoint(path)
+    if state is None:
+        return None
+    network.load_state_dict(state["network"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
-    mixture.restore(state["mixture"])  # type: ignore[arg-type]  # written by `training_state`
+    mixture.restore(state["mixture"])
+    return state

@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from recipes.pebble.export import load_exported, write_json
+from recipes.pebble.export import layer_weights, load_exported, write_json
 from recipes.pebble.network import NORM_EPSILON, ROPE_THETA, Layer, Network
 from recipes.pebble.prepare import BUNDLE, MAX_POSITIONS
 from safetensors.torch import save_file
@@ -65,21 +65,10 @@ def start(target: Network, num_layers: int) -> dict[str, Tensor]:
     for index in range(num_layers):
         layer = target.layers[first + index]
         assert isinstance(layer, Layer)
-        q, k, v = (layer.attention.qkv.weight * layer.attention_norm.weight).split(layer.attention.row_blocks)
-        gate, up = layer.feed_forward.gate_up.weight.split(layer.feed_forward.row_blocks)
-        named = {
-            "input_layernorm": ones,
-            "self_attn.q_proj": q,
-            "self_attn.k_proj": k,
-            "self_attn.v_proj": v,
-            "self_attn.o_proj": layer.attention.out.weight,
-            "self_attn.q_norm": layer.attention.q_norm.weight,
-            "self_attn.k_norm": layer.attention.k_norm.weight,
-            "post_attention_layernorm": layer.feed_forward_norm.weight,
-            "mlp.gate_proj": gate,
-            "mlp.up_proj": up,
-            "mlp.down_proj": layer.feed_forward.down.weight,
-        }
+        named = layer_weights(layer)
+        scale = named.pop("input_layernorm")
+        folded = {f"self_attn.{which}_proj": named[f"self_attn.{which}_proj"] * scale for which in "qkv"}
+        named |= {"input_layernorm": ones, **folded}
         weights |= {f"layers.{index}.{name}.weight": weight for name, weight in named.items()}
     return {name: weight.detach().bfloat16().clone() for name, weight in weights.items()}
 

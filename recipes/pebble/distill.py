@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from recipes.pebble.batches import Mixture, held_out_batches
-from recipes.pebble.checkpoint import load_checkpoint, restore_training, save_checkpoint, training_state
+from recipes.pebble.checkpoint import load_checkpoint, resume_training, save_training
 from recipes.pebble.generate import continue_prompts
 from recipes.pebble.losses import divergence, variation
 from recipes.pebble.network import DRAFT, TARGET, Network, build_network
@@ -111,16 +111,13 @@ class Run:
 
     def save(self) -> None:
         """Writes the checkpoint."""
-        state = training_state(self.network, self.optimizers, self.mixture)
-        save_checkpoint(self.path, state | {"step": self.step})
+        save_training(self.path, self.network, self.optimizers, self.mixture, {"step": self.step})
 
     def resume(self) -> None:
         """Continues from the checkpoint when there is one."""
-        state = load_checkpoint(self.path)
-        if state is None:
-            return
-        restore_training(state, self.network, self.optimizers, self.mixture)
-        self.step = int(state["step"])  # type: ignore[call-overload]  # written by `save`
+        state = resume_training(self.path, self.network, self.optimizers, self.mixture)
+        if state is not None:
+            self.step = state["step"]
 
     def batch(self) -> Tensor:
         """Returns token ids [rows, MAX_POSITIONS]: sampled windows, packed in each epoch's order, and real text."""

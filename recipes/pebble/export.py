@@ -49,23 +49,27 @@ def named_weights(network: Network) -> dict[str, Tensor]:
     tensors = {"model.embed_tokens.weight": network.embedding.weight, "model.norm.weight": network.norm.weight}
     for index, layer in enumerate(network.layers):
         assert isinstance(layer, Layer)
-        q, k, v = layer.attention.qkv.weight.split(layer.attention.row_blocks)
-        gate, up = layer.feed_forward.gate_up.weight.split(layer.feed_forward.row_blocks)
-        named = {
-            "input_layernorm": layer.attention_norm.weight,
-            "self_attn.q_proj": q,
-            "self_attn.k_proj": k,
-            "self_attn.v_proj": v,
-            "self_attn.o_proj": layer.attention.out.weight,
-            "self_attn.q_norm": layer.attention.q_norm.weight,
-            "self_attn.k_norm": layer.attention.k_norm.weight,
-            "post_attention_layernorm": layer.feed_forward_norm.weight,
-            "mlp.gate_proj": gate,
-            "mlp.up_proj": up,
-            "mlp.down_proj": layer.feed_forward.down.weight,
-        }
-        tensors |= {f"model.layers.{index}.{name}.weight": weight for name, weight in named.items()}
+        tensors |= {f"model.layers.{index}.{name}.weight": weight for name, weight in layer_weights(layer).items()}
     return tensors
+
+
+def layer_weights(layer: Layer) -> dict[str, Tensor]:
+    """Returns a layer's weights, views of them, by their names in the layout of qwen3."""
+    q, k, v = layer.attention.qkv.weight.split(layer.attention.row_blocks)
+    gate, up = layer.feed_forward.gate_up.weight.split(layer.feed_forward.row_blocks)
+    return {
+        "input_layernorm": layer.attention_norm.weight,
+        "self_attn.q_proj": q,
+        "self_attn.k_proj": k,
+        "self_attn.v_proj": v,
+        "self_attn.o_proj": layer.attention.out.weight,
+        "self_attn.q_norm": layer.attention.q_norm.weight,
+        "self_attn.k_norm": layer.attention.k_norm.weight,
+        "post_attention_layernorm": layer.feed_forward_norm.weight,
+        "mlp.gate_proj": gate,
+        "mlp.up_proj": up,
+        "mlp.down_proj": layer.feed_forward.down.weight,
+    }
 
 
 def hugging_face_config(network: Network, eos: int, pad: int, max_positions: int) -> dict[str, object]:
@@ -167,10 +171,9 @@ def write_model(
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def load_exported(folder: Path) -> Network:
-    """Returns the network of an exported directory, its bfloat16 weights held as float32."""
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config = NetworkConfig(
+def dense_config(settings: dict[str, int]) -> NetworkConfig:
+    """Returns the shape that a Hugging Face configuration names."""
+    return NetworkConfig(
         hidden=settings["hidden_size"],
         layers=settings["num_hidden_layers"],
         heads=settings["num_attention_heads"],
@@ -179,7 +182,12 @@ def load_exported(folder: Path) -> Network:
         head_size=settings["head_dim"],
         vocabulary=settings["vocab_size"],
     )
-    network = Network(config)
+
+
+def load_exported(folder: Path) -> Network:
+    """Returns the network of an exported directory, its bfloat16 weights held as float32."""
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    network = Network(dense_config(settings))
     tensors = load_file(folder / "model.safetensors")
     with torch.no_grad():
         for name, destination in named_weights(network).items():

@@ -5,7 +5,7 @@ V vocabulary.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -109,19 +109,19 @@ class Layer(nn.Module):
         return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
 
 
-class Network(nn.Module):
-    """The decoder; its output matrix is the embedding."""
+class Decoder(nn.Module):
+    """Layers between an embedding and itself as output matrix; a layer takes the stream and the rotary tables."""
 
-    def __init__(self, config: NetworkConfig) -> None:
+    def __init__(self, config: NetworkConfig, layers: Iterable[nn.Module]) -> None:
         super().__init__()
-        self.config = config
+        self.head_size = config.head_size
         self.embedding = nn.Embedding(config.vocabulary, config.hidden)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(layers)
         self.norm = RMSNorm(config.hidden)
 
     def forward(self, ids_BT: Tensor) -> Tensor:
         """Returns the final normed hidden states [B, T, D]."""
-        cos_TE, sin_TE = rotary_tables(ids_BT.shape[1], self.config.head_size, ids_BT.device)
+        cos_TE, sin_TE = rotary_tables(ids_BT.shape[1], self.head_size, ids_BT.device)
         x_BTD = self.embedding(ids_BT)
         for layer in self.layers:
             x_BTD = layer(x_BTD, cos_TE, sin_TE)
@@ -130,6 +130,14 @@ class Network(nn.Module):
     def logits(self, ids_BT: Tensor) -> Tensor:
         """Returns the logits [B, T, V]."""
         return nn.functional.linear(self(ids_BT), self.embedding.weight)
+
+
+class Network(Decoder):
+    """The dense decoder."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__(config, (Layer(config) for _ in range(config.layers)))
+        self.config = config
 
     def matrices(self) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
         """Yields each hidden matrix with the rows of the projections fused in it."""

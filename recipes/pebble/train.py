@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from recipes.pebble.batches import Mixture, held_out_batches
-from recipes.pebble.checkpoint import load_checkpoint, restore_training, save_checkpoint, training_state
+from recipes.pebble.checkpoint import resume_training, save_training
 from recipes.pebble.losses import cross_entropy
 from recipes.pebble.network import TARGET, Network, build_network
 from recipes.pebble.optimizer import build_optimizers
@@ -69,16 +69,14 @@ class Run:
 
     def save(self) -> None:
         """Writes the checkpoint."""
-        state = training_state(self.network, self.optimizers, self.mixture)
-        save_checkpoint(self.path, state | {"counters": (self.step, self.tokens, self.seconds)})
+        place: dict[str, object] = {"counters": (self.step, self.tokens, self.seconds)}
+        save_training(self.path, self.network, self.optimizers, self.mixture, place)
 
     def resume(self) -> None:
         """Continues from the checkpoint when there is one."""
-        state = load_checkpoint(self.path)
-        if state is None:
-            return
-        restore_training(state, self.network, self.optimizers, self.mixture)
-        self.step, self.tokens, self.seconds = state["counters"]  # type: ignore[misc]  # written by `save`
+        state = resume_training(self.path, self.network, self.optimizers, self.mixture)
+        if state is not None:
+            self.step, self.tokens, self.seconds = state["counters"]
 
     def _loss(self, ids: Tensor) -> Tensor:
         with torch.autocast(ids.device.type, torch.bfloat16):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 from recipes.pebble.checkpoint import load_checkpoint
-from recipes.pebble.export import end_and_padding, write_model
-from recipes.pebble.network import NORM_EPSILON, ROPE_THETA, NetworkConfig, RMSNorm
+from recipes.pebble.export import dense_config, end_and_padding, write_model
+from recipes.pebble.network import NORM_EPSILON, ROPE_THETA, RMSNorm
 from recipes.pebble.prepare import BUNDLE, MAX_POSITIONS
 from recipes.pebble_hybrid.network import CONV_SIZE, HYBRID, GatedAttention, GatedDelta, Hybrid, HybridConfig, Layer
 from recipes.pebble_hybrid.train import CHECKPOINT
@@ -141,17 +141,8 @@ def export(network: Hybrid, tokenizer: Tokenizer, folder: Path, max_positions: i
 def load_exported(folder: Path) -> Hybrid:
     """Returns the network of an exported directory, its bfloat16 weights held as float32."""
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    dense = NetworkConfig(
-        hidden=settings["hidden_size"],
-        layers=settings["num_hidden_layers"],
-        heads=settings["num_attention_heads"],
-        kv_heads=settings["num_key_value_heads"],
-        feed_forward=settings["intermediate_size"],
-        head_size=settings["head_dim"],
-        vocabulary=settings["vocab_size"],
-    )
     config = HybridConfig(
-        dense=dense,
+        dense=dense_config(settings),
         delta_heads=settings["linear_num_key_heads"],
         key_size=settings["linear_key_head_dim"],
         value_size=settings["linear_value_head_dim"],

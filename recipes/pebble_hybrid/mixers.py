@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from recipes.pebble.batches import Mixture
-from recipes.pebble.checkpoint import load_checkpoint, restore_training, save_checkpoint, training_state
+from recipes.pebble.checkpoint import resume_training, save_training
 from recipes.pebble.export import load_exported
 from recipes.pebble.network import Layer as DenseLayer
 from recipes.pebble.network import Network, rotary_tables
@@ -72,17 +72,15 @@ class Run:
 
     def save(self) -> None:
         """Writes the checkpoint."""
-        state = training_state(self.hybrid, self.optimizers, self.mixture)
-        save_checkpoint(self.path, state | {"step": self.step})
+        save_training(self.path, self.hybrid, self.optimizers, self.mixture, {"step": self.step})
 
     def resume(self) -> None:
         """Continues from the checkpoint when there is one, else fits the output matrices."""
-        state = load_checkpoint(self.path)
+        state = resume_training(self.path, self.hybrid, self.optimizers, self.mixture)
         if state is None:
             self.fit_outputs()
-            return
-        restore_training(state, self.hybrid, self.optimizers, self.mixture)
-        self.step = int(state["step"])  # type: ignore[call-overload]  # written by `save`
+        else:
+            self.step = state["step"]
 
     @torch.no_grad()
     def fit_outputs(self) -> None:

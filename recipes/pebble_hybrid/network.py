@@ -13,11 +13,11 @@ import torch
 from recipes.pebble.network import (
     TARGET,
     Attention,
+    Decoder,
     FeedForward,
     NetworkConfig,
     RMSNorm,
     causal_attention,
-    rotary_tables,
 )
 from torch import Tensor, nn
 
@@ -136,27 +136,12 @@ class Layer(nn.Module):
         return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
 
 
-class Hybrid(nn.Module):
-    """The decoder; its output matrix is the embedding."""
+class Hybrid(Decoder):
+    """The decoder whose layers mix by the delta rule or by attention."""
 
     def __init__(self, config: HybridConfig) -> None:
-        super().__init__()
+        super().__init__(config.dense, (Layer(config, index) for index in range(config.dense.layers)))
         self.config = config
-        self.embedding = nn.Embedding(config.dense.vocabulary, config.dense.hidden)
-        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.dense.layers))
-        self.norm = RMSNorm(config.dense.hidden)
-
-    def forward(self, ids_BT: Tensor) -> Tensor:
-        """Returns the final normed hidden states [B, T, D]."""
-        cos_TE, sin_TE = rotary_tables(ids_BT.shape[1], self.config.dense.head_size, ids_BT.device)
-        x_BTD = self.embedding(ids_BT)
-        for layer in self.layers:
-            x_BTD = layer(x_BTD, cos_TE, sin_TE)
-        return self.norm(x_BTD)
-
-    def logits(self, ids_BT: Tensor) -> Tensor:
-        """Returns the logits [B, T, V]."""
-        return nn.functional.linear(self(ids_BT), self.embedding.weight)
 
     def mixer_matrices(self) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
         """Yields the mixers' matrices with the rows of the projections fused in each."""
