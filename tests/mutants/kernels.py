@@ -156,6 +156,22 @@ FORWARD = (
         killer=SELFTEST + "test_a_tree_that_differs_from_its_paths_is_found",
     ),
     Mutant(
+        name="the-selftest-keeps-no-branch",
+        bug="rows that a commit moves to a wrong place, or in part, pass for exact",
+        file="models/selftest.py",
+        before="(TREE, (0, 2, 6)))",
+        after="(TREE, (0, 1)))",
+        killer=SELFTEST + "test_one_wrong_bit_of_a_row_that_a_commit_moves_is_found[torch.float32]",
+    ),
+    Mutant(
+        name="the-selftest-chooses-among-unequals",
+        bug="a choice that takes another of equal tokens beside other rows passes for exact",
+        file="models/native_forward.py",
+        before="generator=generator).round()",
+        after="generator=generator)",
+        killer=SELFTEST + "test_another_choice_among_equals_at_some_number_of_rows_is_found[4]",
+    ),
+    Mutant(
         name="another-number-of-threads-is-not-tested",
         bug="strict says what held when the model was loaded",
         file="models/decoder.py",

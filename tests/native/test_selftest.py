@@ -138,6 +138,51 @@ def test_a_tree_that_differs_from_its_paths_is_found(monkeypatch: pytest.MonkeyP
     assert not make_model("qwen3", FP32).strict
 
 
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+def test_one_wrong_bit_of_a_row_that_a_commit_moves_is_found(
+    kernels: Library, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    move, moved = kernels.move_rows, []
+
+    def moving(wrong: bool) -> Callable[..., None]:
+        def move_rows(rows: int, planes: int, capacity: int, size: int, places: int, count: int, start: int) -> None:
+            move(rows, planes, capacity, size, places, count, start)
+            moved.append(count)
+            if wrong:
+                flip(rows + (planes - 1) * capacity * size + (start + count - 1) * size, size)
+
+        return move_rows
+
+    monkeypatch.setattr(kernels, "move_rows", moving(False))
+    assert make_model("qwen3", dtype, num_hidden_layers=1, exact="require").strict
+    assert moved, "the self-test moves rows"
+    monkeypatch.setattr(kernels, "move_rows", moving(True))
+    assert not make_model("qwen3", dtype, num_hidden_layers=1).strict
+    with pytest.raises(LoadError, match="rows differ in a layer;"):
+        make_model("qwen3", dtype, num_hidden_layers=1, exact="require")
+
+
+@pytest.mark.parametrize("wrong_at", [1, 4, 16])
+def test_another_choice_among_equals_at_some_number_of_rows_is_found(
+    kernels: Library, monkeypatch: pytest.MonkeyPatch, wrong_at: int
+) -> None:
+    best = kernels.best
+
+    def highest(logits: int, num_rows: int, stride: int, width: int) -> list[int]:
+        """The last of equals instead of the first, at one number of rows."""
+        found = best(logits, num_rows, stride, width)
+        if num_rows != wrong_at:
+            return found
+        rows = [(c_float * width).from_address(logits + 4 * row * stride) for row in range(num_rows)]
+        return [max(at for at in range(width) if row[at] == row[token]) for row, token in zip(rows, found, strict=True)]
+
+    assert make_model("qwen3", FP32, num_hidden_layers=1, exact="require").strict
+    monkeypatch.setattr(kernels, "best", highest)
+    assert not make_model("qwen3", FP32, num_hidden_layers=1).strict
+    with pytest.raises(LoadError, match="rows differ in the choice of the likeliest tokens;"):
+        make_model("qwen3", FP32, num_hidden_layers=1, exact="require")
+
+
 def test_a_defect_in_a_window_alone_is_named(kernels: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     run = kernels.forward
 

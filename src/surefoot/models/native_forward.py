@@ -28,9 +28,9 @@ from surefoot.models.config import DecoderConfig
 from surefoot.models.forward import Span
 from surefoot.models.native_blocks import feed_forward_block, mixer_block
 from surefoot.models.native_states import NUM_WORDS, NativeReplayer, state_words
-from surefoot.models.selftest import CONTEXT, ROW_COUNTS, layer_differs, replay_differs
+from surefoot.models.selftest import CONTEXT, ROW_COUNTS, commit_differs, layer_differs
 from surefoot.models.weights import LayerWeights
-from surefoot.native import pack, pack_in_place, product, unpack_rows
+from surefoot.native import best, pack, pack_in_place, product, unpack_rows
 from surefoot.native.library import Library
 from surefoot.native.records import KIND_COPY, Ends, Record, type_code
 from surefoot.native.records import Sequence as SequenceRecord
@@ -195,6 +195,7 @@ class NativeForward:
         generator = torch.Generator().manual_seed(0)
         x_NH = torch.randn(max(ROW_COUNTS), config.hidden_size, generator=generator).to(self._dtype)
         yield "the output head", partial(self._head_differs, x_NH)
+        yield "the choice of the likeliest tokens", partial(_choice_differs, generator, config.vocab_size)
         kinds: dict[str, int] = {}
         for layer in range(config.num_layers):
             kinds.setdefault(_kind_of(config, layer), layer)
@@ -220,8 +221,8 @@ class NativeForward:
         )
 
     def _layer_differs(self, x_NH: Tensor, layer: int, generator: torch.Generator) -> bool:
-        """Whether some node of a chain or tree comes out otherwise than at the end of its path, row after row, or a
-        path's commit leaves other states."""
+        """Whether some node of a chain or tree comes out otherwise than at the end of its path, row after row, or the
+        commit of a path leaves another memory."""
         config, most = self._config, max(ROW_COUNTS)
         length = max(0, min(CONTEXT, config.context_length - most))
         cache = make_cache(
@@ -239,12 +240,14 @@ class NativeForward:
             self._call((*x.shape, x.data_ptr()), [Span(cache, nodes, len(x))], steps, NOTHING_SHOWN)
             return x
 
-        if layer_differs(compute, cache, x_NH):
-            return True
-        if layer not in config.delta_layers:
-            return False
-        assert isinstance(cache, HybridCache), cache
-        return replay_differs(compute, cache, x_NH)
+        def memory(start: int) -> tuple[Tensor, ...]:
+            if layer not in config.delta_layers:
+                return cache.rows_to_read(start, cache.length)[-2:]
+            assert isinstance(cache, HybridCache), cache
+            committed = cache.states.committed
+            return committed.state[-1], committed.history[-1]
+
+        return layer_differs(compute, cache, x_NH) or commit_differs(compute, cache, x_NH, memory)
 
     def _layer(self, index: int, weights: LayerWeights) -> tuple[tuple[int, Record], tuple[int, Record]]:
         """A layer's two blocks: what they are, and their records."""
@@ -265,6 +268,15 @@ class NativeForward:
                     known.extend((KIND_COPY, 0, 0))
             self._programs[layers] = known
         return known
+
+
+def _choice_differs(generator: torch.Generator, vocab_size: int) -> bool:
+    """Whether the likeliest token of some row, which has equals, is another one beside other rows than alone."""
+    width = min(vocab_size, HEAD_OUTPUTS)
+    logits = torch.randn(max(ROW_COUNTS), width, generator=generator).round()
+    alone = [token for row in logits.split(1) for token in best(row, width)]
+    shares = (*HEAD_SHARES, (0, len(alone)))
+    return any(best(logits[start:stop], width) != alone[start:stop] for start, stop in shares)
 
 
 def _kind_of(config: DecoderConfig, layer: int) -> str:

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from surefoot.cache.base import OpenNodes
-from surefoot.cache.hybrid import HybridCache
 from surefoot.cache.kv import KVCache
 from surefoot.tree import path_to
 
 ROW_COUNTS = (2, 3, 4, 7, 8, 9, 16)
 """Rows side by side in the self-test."""
 TREE = (-1, 0, 0, 1, 1, 2, 2, 3)
+COMMITS = (((-1, 0, 1), (0, 1)), (TREE, (0, 2, 6)))
+"""Rounds and what is kept of them: part of a chain, and a branch whose rows have to move."""
 CONTEXT = 37
 """Tokens committed before the rows under test, in a context that has room for them."""
 
@@ -47,27 +48,35 @@ def layer_differs(compute: Callable[[Tensor, OpenNodes], Tensor], cache: KVCache
     return any(not torch.equal(alone(path), tree[list(path)]) for path in paths)
 
 
-def replay_differs(compute: Callable[[Tensor, OpenNodes], Tensor], cache: HybridCache, x_NH: Tensor) -> bool:
-    """Whether the commit of part of a chain leaves other states than its rows one after the other.
+def commit_differs(
+    compute: Callable[[Tensor, OpenNodes], Tensor],
+    cache: KVCache,
+    x_NH: Tensor,
+    memory: Callable[[int], Sequence[Tensor]],
+) -> bool:
+    """Whether the commit of a path leaves another memory than its rows one after the other.
 
-    Arguments are those of :func:`layer_differs`; the layer under test is the last of the cache's delta layers.
+    Arguments are those of :func:`layer_differs`; ``memory`` gives what the layer under test remembers of the tokens
+    from a committed length on.
     """
-    length, kept = cache.length, 2
+    length = cache.length
 
-    def memory() -> tuple[Tensor, Tensor]:
-        committed = cache.states.committed
-        found = committed.state[-1].clone(), committed.history[-1].clone()
+    def kept() -> list[Tensor]:
+        found = [part.clone() for part in memory(length)]
         cache.truncate(length)
         return found
 
-    for node in range(kept):
-        nodes = cache.transaction.extended([-1])
-        compute(x_NH[node : node + 1].clone(), nodes)
+    def through(rows: Sequence[int], parents: Sequence[int], path: Sequence[int]) -> None:
+        nodes = cache.transaction.extended(parents)
+        compute(x_NH[list(rows)].clone(), nodes)
         cache.transaction.open = nodes
-        cache.commit([0])
-    stepped = memory()
-    nodes = cache.transaction.extended(range(-1, kept))
-    compute(x_NH[: kept + 1].clone(), nodes)
-    cache.transaction.open = nodes
-    cache.commit(range(kept))
-    return any(not torch.equal(one, other) for one, other in zip(stepped, memory(), strict=True))
+        cache.commit(path)
+
+    for parents, path in COMMITS:
+        for node in path:
+            through([node], [-1], [0])
+        stepped = kept()
+        through(range(len(parents)), parents, path)
+        if any(not torch.equal(one, other) for one, other in zip(stepped, kept(), strict=True)):
+            return True
+    return False
