@@ -195,8 +195,7 @@ class RecurrentStates:
     def commit(self, path: Sequence[int], nodes: OpenNodes) -> None:
         """Makes the memory after ``path`` the committed one: a swap where that is the whole chain, else a replay."""
         if not (nodes.is_chain and len(path) == len(nodes.parents) == self._reached):
-            with torch.inference_mode():
-                self._replayer(self, path)
+            self._replayer(self, path)
         self._front, self._back = self._back, self._front
         self._close()
 
@@ -280,7 +279,8 @@ def replay_in_torch(states: RecurrentStates, path: Sequence[int]) -> None:
     """Replays layer by layer with the very operations of :func:`surefoot.ops.delta_rule.gated_delta`."""
     tape = states.tape
     assert tape is not None, "a round that was not written as a chain has a tape"
-    for layer, (before, after) in enumerate(zip(states.committed.layers, states.tentative.layers, strict=True)):
-        memory = replay(before, Tape(*(rows[layer] for rows in tape)), path)
-        after.state.copy_(memory.state)
-        after.history.copy_(memory.history)
+    with torch.inference_mode():
+        for layer, (before, after) in enumerate(zip(states.committed.layers, states.tentative.layers, strict=True)):
+            memory = replay(before, Tape(*(rows[layer] for rows in tape)), path)
+            after.state.copy_(memory.state)
+            after.history.copy_(memory.history)
