@@ -130,6 +130,30 @@ def test_blocks_have_one_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None
     assert seen == [BLOCK_ROWS] * 5
 
 
+def widths_that_differ(multiply, dtype: torch.dtype) -> list[int]:  # type: ignore[no-untyped-def]
+    """At which numbers of inputs a row among others has other bits than alone, of few outputs and of many."""
+    generator, found = torch.Generator().manual_seed(1), []
+    for width in (3, 18, 35, 48, 63, 66, 257):
+        x = torch.randn(16, width, generator=generator).to(dtype)
+        for outputs in (2, 5, 9, 33):
+            weight = torch.randn(outputs, width, generator=generator).to(dtype)
+            alone = torch.cat([multiply(row[None].clone(), weight, None) for row in x])
+            if any(not torch.equal(multiply(x[-count:].clone(), weight, None), alone[-count:]) for count in (2, 5, 16)):
+                found.append(width)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
+def test_blocks_are_exact_at_odd_widths_too(dtype: torch.dtype) -> None:
+    """As of a router of a few experts; rows that begin anywhere in a cache line are summed in other orders."""
+    assert widths_that_differ(linear_blocks, dtype) == []
+
+
+def test_a_call_of_the_library_is_not() -> None:
+    """Negative control."""
+    assert widths_that_differ(linear, torch.float32) != []
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_norm_is_the_textbook_one_and_exact_in_rows(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
