@@ -215,6 +215,23 @@ def test_another_number_of_threads_is_tested_when_it_is_first_asked_about(
     assert model.strict
 
 
+def test_other_threads_or_instructions_of_the_kernels_alone_are_tested_too(
+    kernels: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = kernels.instructions
+    model = make_model("qwen3", FP32, num_hidden_layers=1)
+    tamper_head(kernels, monkeypatch, lambda rows: rows > 1 and (kernels.threads == 3 or kernels.instructions != best))
+    assert model.strict
+    kernels.use_threads(3)
+    assert not model.strict
+    kernels.use_threads(None)
+    assert model.strict
+    assert kernels.choose("portable")
+    assert model.strict is (best == "portable")
+    assert kernels.choose(best)
+    assert model.strict
+
+
 def test_the_test_takes_milliseconds() -> None:
     model = make_model("qwen3", BF16, hidden_size=384, intermediate_size=1024, vocab_size=4096, head_dim=64)
     seconds = []

@@ -43,7 +43,7 @@ class DecoderModel(nn.Module):
         self._config = config
         self._forward: Forward | NativeForward | None = None
         self._strict = False
-        self._tested_threads = 0
+        self._tested_on: tuple[int, str | None] | None = None
         self._released = False
         self._prefill_chunk = 0
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size), requires_grad=False)
@@ -83,8 +83,7 @@ class DecoderModel(nn.Module):
                 f"exact arithmetic was required, and here rows differ in {', '.join(found)}; expected the same "
                 "bits at every number of rows. Load with exact='auto', or in another dtype"
             )
-        self._strict = not found
-        self._tested_threads = torch.get_num_threads()
+        self._strict, self._tested_on = not found, self._computes_on()
         self._prefill_chunk = prefill_chunk
 
     def _fits_kernels(self) -> bool:
@@ -175,12 +174,18 @@ class DecoderModel(nn.Module):
     @property
     def strict(self) -> bool:
         """Whether the self-test found a row's bits independent of the rows beside it; run again where the number of
-        threads is another."""
-        if self._forward is not None and self._tested_threads != torch.get_num_threads():
+        threads, or the kernels' instruction set, is another."""
+        if self._forward is not None and self._tested_on != self._computes_on():
             with torch.inference_mode():
                 self._strict = not self._forward.differing_rows(stop_early=True)
-            self._tested_threads = torch.get_num_threads()
+            self._tested_on = self._computes_on()
         return self._strict
+
+    def _computes_on(self) -> tuple[int, str | None]:
+        """What bits may depend on: the number of threads, and the kernels' instruction set."""
+        if isinstance(self._forward, NativeForward):
+            return self._forward.threads, self._forward.instructions
+        return torch.get_num_threads(), None
 
     @property
     def kernels(self) -> str | None:

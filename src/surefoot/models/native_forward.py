@@ -110,6 +110,11 @@ class NativeForward:
         """The instruction set of the kernels."""
         return self._library.instructions
 
+    @property
+    def threads(self) -> int:
+        """How many threads the next forward runs on."""
+        return self._library.threads
+
     def compute(self, ids: Sequence[int], spans: Sequence[Span], capture: Capture, *, first: int = 0) -> TargetOutput:
         """As :meth:`surefoot.models.forward.Forward.compute`, in one call of the kernels.
 
