@@ -104,6 +104,14 @@ SOURCES = (
         killer=EXPERTS + "test_of_equally_likely_experts_the_first_are_taken[portable]",
     ),
     Mutant(
+        name="scores-of-experts-are-not-rounded",
+        bug="near ties go to other experts than in transformers, and than on torch",
+        file="native/source/experts.hpp",
+        before="Store<T> logits{shop.fused, scores, scores};",
+        after="Store<float> logits{shop.fused, scores, scores};",
+        killer=EXPERTS + "test_scores_are_rounded_to_the_models_type_before_experts_are_chosen[portable]",
+    ),
+    Mutant(
         name="attention-is-not-gated",
         bug="the output gate is computed and not used",
         file="native/source/kernels.hpp",

@@ -19,6 +19,14 @@ HYBRIDS = (
         killer=MOE + "test_the_lower_of_two_equal_experts_is_chosen",
     ),
     Mutant(
+        name="scores-of-experts-keep-their-digits",
+        bug="near ties go to other experts than in transformers, and than on the kernels",
+        file="ops/moe.py",
+        before="route(rows.linear(x_NH, router_EH, None), shape)",
+        after="route(rows.linear(x_NH.float(), router_EH.float(), None), shape)",
+        killer=MOE + "test_scores_are_rounded_to_the_models_type_before_experts_are_chosen",
+    ),
+    Mutant(
         name="experts-weighed-as-if-renormalised",
         bug="norm_topk_prob is ignored: shapes are right, answers are not",
         file="ops/moe.py",

@@ -138,6 +138,27 @@ def test_of_equally_likely_experts_the_first_are_taken(each_set: str) -> None:
     assert float((swapped.run(x_NH) - block.run(x_NH)).abs().max()) > 1e-2
 
 
+def test_scores_are_rounded_to_the_models_type_before_experts_are_chosen(each_set: str) -> None:
+    """As transformers rounds them: of two experts that only the digits beyond bf16 tell apart, the first is taken."""
+    shape, hidden = ExpertShape(num_experts=40, num_active=1, inner_size=16), 33
+    router = torch.zeros(40, hidden)
+    router[[7, 21], 1:] = draw(1, hidden - 1)
+    router[21, 0] = 2**-12  # it is the better one wherever the first number of a row is positive
+    x_NH = draw(64, hidden, seed=4)
+    for dtype, is_rounded in ((BF16, True), (FP32, False)):
+        block = SparseBlock(shape, hidden, dtype, router)
+        h = rms_norm(x_NH.to(dtype).double(), block.weights.norm.double(), EPS)
+        scores = functional.linear(narrowing(dtype)(h), block.weights.router.double())
+        decided = (scores[:, 21] > scores[:, 7]) & (scores[:, 7] > 0.5)
+        assert 5 < int(decided.sum()) < 60
+        x = x_NH.to(dtype)[decided]
+        tied = narrowing(dtype)(scores[decided, 21]) == narrowing(dtype)(scores[decided, 7])
+        assert (int(tied.sum()) > 5) is is_rounded
+        assert float((block.run(x) - block.reference(x, rounds=True)).abs().max()) < (0.1 if is_rounded else 1e-4)
+        unrounded = (block.run(x) - block.reference(x, rounds=False)).abs().amax(-1) > 0.2
+        assert (int(unrounded[tied].sum()) > 3) is is_rounded
+
+
 def test_an_expert_that_is_not_chosen_is_not_read(each_set: str) -> None:
     shape, hidden = ExpertShape(num_experts=6, num_active=2, inner_size=20), 33
     router = draw(6, hidden)

@@ -62,6 +62,29 @@ def test_the_lower_of_two_equal_experts_is_chosen() -> None:
     torch.testing.assert_close(shares[0] / plain[0], (1 / plain[0].sum()).expand(3))
 
 
+@pytest.mark.parametrize("arithmetic", [FastRows(), ExactRows()], ids=["fast", "exact"])
+def test_scores_are_rounded_to_the_models_type_before_experts_are_chosen(arithmetic: FastRows | ExactRows) -> None:
+    """As transformers rounds them: of two experts that only the digits beyond bf16 tell apart, the first is taken."""
+    router, gate_up, down = weights(torch.bfloat16)
+    router[1:] = 0
+    router[[2, 4], 1:], router[4, 0] = router[0, 1:] * 2, 2**-12
+    router[0] = 0
+    shape = ExpertShape(num_experts=6, num_active=1, inner_size=20)
+    x = rows(200, torch.bfloat16)
+    scores = x.double() @ router.double().t()
+    tied = (scores[:, 4] > scores[:, 2]) & (scores[:, 2] > 0.1) & (scores[:, 4].bfloat16() == scores[:, 2].bfloat16())
+    assert tied.sum() > 20
+    found = mixture(x[tied], router, gate_up, down, shape, arithmetic).double()
+    first, better = (down[e].double() @ swiglu_of(x[tied].double(), gate_up[e].double()) for e in (2, 4))
+    assert (found - first.t()).abs().max() < 0.02
+    assert (found - better.t()).abs().max() > 0.1
+
+
+def swiglu_of(x: Tensor, gate_up: Tensor) -> Tensor:
+    gate, up = (gate_up @ x.t()).chunk(2)
+    return torch.nn.functional.silu(gate) * up
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_row_among_others_has_the_bits_of_the_row_alone(dtype: torch.dtype) -> None:
     x = rows(17, dtype)
