@@ -48,7 +48,7 @@ def check_kernels(engine: Engine, options: LoadOptions) -> Check:
     details = (
         f"exact=auto: {'row-exact' if fast else 'not row-exact: nearly equal tokens may swap'}",
         f"exact=require: {'row-exact, at the price of speed' if exact else 'not available here'}",
-        *([f"no native kernels: {reason}"] if (reason := why_not()) else []),
+        f"no native kernels: {why_not() or _unfit(model)}",
     )
     if model.strict:
         found = f"row-exact with exact={options.exact}: strict, the same bits with and without speculation"
@@ -60,6 +60,14 @@ def check_kernels(engine: Engine, options: LoadOptions) -> Check:
         found="not row-exact: rounding may swap nearly equal tokens; the law of the text is the same",
         mend=mend,
         details=details,
+    )
+
+
+def _unfit(model: DecoderModel) -> str:
+    """What about a model the kernels, which are there, cannot compute."""
+    return (
+        "they compute float32 and bfloat16 on a CPU, with attention heads of at most 256 and convolutions of at most "
+        f"8; found {str(model.dtype).removeprefix('torch.')} on {model.device.type}, heads of {model.config.head_dim}"
     )
 
 
