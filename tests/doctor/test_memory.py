@@ -8,12 +8,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.drafters.blockers import random_network, save_network
 from tests.factories import make_checkpoint
 
 from surefoot.cache.hybrid import HybridCache
+from surefoot.doctor.dflash import check_drafter
 from surefoot.doctor.files import examine_files, find
 from surefoot.doctor.memory import Need, Room, check_memory, free_memory, longest_context
-from surefoot.loading import load_target
+from surefoot.drafters.dflash.drafter import DFlash
+from surefoot.loading import find_dflash, load_dflash, load_target
 from surefoot.options import DTypeName, LoadOptions
 from surefoot.types import Capture
 
@@ -48,6 +51,22 @@ def test_recurrent_states_are_counted_as_a_sequence_that_was_prefilled_in_chunks
     assert need.per_token == sum(row.nbytes for row in cache.rows_to_write(0, 1))
     assert need.cache(7) - need.cache(6) == need.per_token
     assert need.cache(0) == need.per_sequence
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16", "float16"])
+def test_a_dflash_drafter_is_counted_as_it_is_loaded_beside_its_target(tmp_path: Path, dtype: DTypeName) -> None:
+    path = make_checkpoint(tmp_path / "target", "qwen3", dtype=torch.bfloat16)
+    found = find_dflash(save_network(tmp_path / "drafter", random_network(4, torch.float32)))
+    assert found is not None
+    _, target = examine_files(find(str(path)), "target")
+    need = check_drafter(found, target)[1].need(target, dtype, CPU)
+    options = LoadOptions(dtype=dtype, device="cpu")
+    network, _ = load_dflash(found, options, load_target(path, options))
+    assert need.weights == sum(parameter.nbytes for parameter in network.parameters())
+    context = DFlash(network).blocks.new_context()
+    context.reserve(1)
+    assert need.per_token == context.rows(0, 1).nbytes > 0
+    assert (need.per_sequence, need.context_length) == (0, network.config.context_length)
 
 
 @LAW

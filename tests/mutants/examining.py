@@ -110,6 +110,14 @@ EXAMINING = (
         killer=EXAMINATION + "test_a_divergence_fails_and_no_speed_is_promised",
     ),
     Mutant(
+        name="a-dflash-drafter-takes-no-memory",
+        bug="a pair that does not fit passes, as only the target is counted",
+        file="doctor/examination.py",
+        before="        needs.append(draft.need(target, given.load.dtype, device))",
+        after="        pass",
+        killer="tests/doctor/test_dflash.py::test_its_weights_and_its_context_are_in_the_budget",
+    ),
+    Mutant(
         name="prediction-modules-are-an-eagle-head",
         bug="a whole model is taken for a head because it brings an fc.weight of its own",
         file="describe/heads.py",

@@ -10,13 +10,12 @@ import torch
 
 from surefoot.api import load
 from surefoot.doctor.check import Check, Findings, Level, Report
-from surefoot.doctor.dflash import check_drafter
+from surefoot.doctor.dflash import DrafterFiles, check_drafter
 from surefoot.doctor.files import ModelFiles, examine_files, find
 from surefoot.doctor.memory import Need, check_memory, free_memory
 from surefoot.doctor.pair import check_context, check_tokenizers, check_vocabulary
 from surefoot.doctor.running import check_device, check_equality, check_kernels, check_speed, probe_prompts
 from surefoot.doctor.speed import Prediction
-from surefoot.drafters.dflash.config import DFlashConfig
 from surefoot.drafters.lookup import Lookup
 from surefoot.engine import Engine
 from surefoot.errors import SurefootError
@@ -87,9 +86,7 @@ def examine(given: Examination, show: Callable[[Check], None] = lambda check: No
     if target is None:
         findings.skip("the target's files were not understood", *COMPARING)
     else:
-        # A DFlash drafter was compared with its target as its files were read; it has no tokenizer or cache of its own.
-        beside = draft if isinstance(draft, ModelFiles) else None
-        _compare(findings, given, target, beside, lacks_draft, device)
+        _compare(findings, given, target, draft, lacks_draft, device)
     prediction = _run(findings, given, lacks_draft) if given.running else None
     if not given.running:
         findings.skip("only the files were to be read", *RUNNING)
@@ -112,10 +109,10 @@ def _files(findings: Findings, name: str, side: str) -> ModelFiles | None:
     return _attempt(findings, f"{side} files", mend, lambda: examine_files(find(name), side))
 
 
-def _draft(findings: Findings, name: str, target: ModelFiles | None) -> ModelFiles | DFlashConfig | None:
+def _draft(findings: Findings, name: str, target: ModelFiles | None) -> ModelFiles | DrafterFiles | None:
     """The files of a draft model, or of a DFlash drafter with the target they must fit."""
 
-    def step() -> tuple[Check, ModelFiles | DFlashConfig]:
+    def step() -> tuple[Check, ModelFiles | DrafterFiles]:
         found = find_dflash(name)
         return examine_files(find(name), "draft model") if found is None else check_drafter(found, target)
 
@@ -151,7 +148,7 @@ def _compare(
     findings: Findings,
     given: Examination,
     target: ModelFiles,
-    draft: ModelFiles | None,
+    draft: ModelFiles | DrafterFiles | None,
     lacks_draft: bool,
     device: torch.device | None,
 ) -> None:
@@ -159,15 +156,20 @@ def _compare(
     if lacks_draft:
         findings.skip("the draft model's files were not understood", *COMPARING[:-1])
     else:
-        findings.add(check_tokenizers(target, draft))
-        findings.add(check_vocabulary(target, draft))
-        findings.add(check_context(target, draft, given.context))
+        # A DFlash drafter was compared with its target as its files were read; it has no tokenizer of its own.
+        beside = draft if isinstance(draft, ModelFiles) else None
+        findings.add(check_tokenizers(target, beside))
+        findings.add(check_vocabulary(target, beside))
+        findings.add(check_context(target, beside, given.context))
     if device is None:
         findings.skip("there is no such device", "memory")
         return
-    models = [target, *([draft] if draft else [])]
-    needs = tuple(Need.of(files, given.load.dtype, device) for files in models)
-    check = check_memory(needs, free_memory(device), given.context)
+    needs = [Need.of(target, given.load.dtype, device)]
+    if isinstance(draft, DrafterFiles):
+        needs.append(draft.need(target, given.load.dtype, device))
+    elif draft is not None:
+        needs.append(Need.of(draft, given.load.dtype, device))
+    check = check_memory(tuple(needs), free_memory(device), given.context)
     findings.add(replace(check, found=f"without the draft model: {check.found}") if lacks_draft else check)
 
 

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from surefoot import native
 from surefoot.drafters.dflash.blocks import Blocks, TorchBlocks
+from surefoot.drafters.dflash.config import DFlashConfig
 from surefoot.drafters.dflash.native_blocks import NativeBlocks
 from surefoot.drafters.dflash.network import DFlashNetwork
 from surefoot.drafters.dflash.tree import best_nodes
 from surefoot.errors import DrafterError, OptionError, PairError
 from surefoot.models.native_forward import MOST_HEAD_DIM, NATIVE_DTYPES
 from surefoot.native import available
+from surefoot.native.library import Library
 from surefoot.protocols import Sampler, Target
 from surefoot.sampling import UNDRAWABLE
 from surefoot.tree import chain
@@ -59,9 +61,14 @@ class DFlash:
 
 def _lay_out(network: DFlashNetwork) -> Blocks:
     weight = network.norm.weight
-    fits = weight.device.type == "cpu" and weight.dtype in NATIVE_DTYPES and network.config.head_dim <= MOST_HEAD_DIM
-    kernels = available() if fits else None
+    kernels = kernels_for(network.config, weight.dtype, weight.device)
     return TorchBlocks(network) if kernels is None else NativeBlocks(network, kernels)
+
+
+def kernels_for(config: DFlashConfig, dtype: torch.dtype, device: torch.device) -> Library | None:
+    """The kernels, which keep a context in fp32; None where torch computes, in the weights' dtype."""
+    fits = device.type == "cpu" and dtype in NATIVE_DTYPES and config.head_dim <= MOST_HEAD_DIM
+    return available() if fits else None
 
 
 class DFlashDrafter:
