@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import transformers
 from tests.drafters.blockers import config_of, raw_dflash
 
 from surefoot.drafters.dflash.config import layers_by_rule, to_json
@@ -68,6 +69,10 @@ def test_layers_that_are_not_given_are_those_of_the_rule_one_for_each_layer() ->
         ({"layer_types": SLIDING, "sliding_window": 9, "use_sliding_window": True}, (9, None), (True, False)),
         ({"layer_types": SLIDING, "sliding_window": 9}, (9, None), (True, False)),
         ({"layer_types": SLIDING, "dflash_config": {**NESTED, "swa_window_size": 9}}, (9, None), (True, False)),
+        ({"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}, (None, 9), (False, True)),
+        ({"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0}, (9, 9), (True, True)),
+        ({"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2}, (None, None), (False, False)),
+        ({"use_sliding_window": False, "sliding_window": 9, "max_window_layers": 0}, (None, None), (False, False)),
         ({"layer_types": SLIDING, "sliding_window": 9, "is_causal": False}, (9, None), (False, False)),
         ({"dflash_config": {**NESTED, "causal": True}}, (None, None), (True, True)),
         ({"is_causal": False, "dflash_config": {**NESTED, "causal": True}}, (None, None), (False, False)),
@@ -105,7 +110,9 @@ def test_windows_and_causality(
         ({"num_key_value_heads": 3}, CheckpointError, "num_key_value_heads 3"),
         ({"head_dim": 15}, CheckpointError, "head_dim is 15"),
         ({"layer_types": ["full_attention"]}, CheckpointError, "layer_types is 1"),
-        ({"use_sliding_window": True}, CheckpointError, "layer_types is missing"),
+        ({"use_sliding_window": True, "sliding_window": 9}, CheckpointError, "layer_types is missing"),
+        ({"use_sliding_window": True, "max_window_layers": 0}, CheckpointError, "sliding_window is missing"),
+        ({"use_sliding_window": True, "max_window_layers": -1}, CheckpointError, "max_window_layers is -1"),
         ({"layer_types": SLIDING, "use_sliding_window": False, "sliding_window": 9}, CheckpointError, "layer_types"),
         ({"layer_types": SLIDING}, CheckpointError, "sliding_window is missing"),
         ({"layer_types": ["chunked_attention"] * 2}, UnsupportedModelError, "chunked_attention"),
@@ -144,3 +151,11 @@ def test_a_drafter_is_told_by_its_architecture_or_its_section() -> None:
     assert is_dflash(raw_dflash())
     assert is_dflash({"dflash_config": {}})
     assert not is_dflash({"architectures": ["Qwen3ForCausalLM"]})
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 5])
+@pytest.mark.parametrize("used", [True, False])
+def test_layers_slide_where_the_class_of_the_released_files_has_them_slide(first: int, used: bool) -> None:
+    fields = {"use_sliding_window": used, "sliding_window": 9, "max_window_layers": first, "num_hidden_layers": 3}
+    kinds = transformers.Qwen3Config(**fields).layer_types
+    assert config_of(**fields).windows == tuple(9 if kind == "sliding_attention" else None for kind in kinds)

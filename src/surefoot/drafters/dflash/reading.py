@@ -12,6 +12,7 @@ from surefoot.drafters.dflash.config import ARCHITECTURE, FULL, SECTION, SLIDING
 from surefoot.models.config import MAX_LAYERS
 from surefoot.models.fields import FieldReader
 from surefoot.models.positions import RopeTraits, read_default, read_linear, read_llama3, read_positions, read_yarn
+from surefoot.models.reading import read_natural
 from surefoot.ops.rope import Rope
 
 ROPE = RopeTraits(types={"default": read_default, "linear": read_linear, "yarn": read_yarn, "llama3": read_llama3})
@@ -126,14 +127,18 @@ def _read_sight(
     fields: FieldReader, section: FieldReader, num_layers: int
 ) -> tuple[tuple[int | None, ...], tuple[bool, ...]]:
     """Each layer's window, and whether it is causal inside the block: as ``is_causal`` says, else as
-    ``dflash_config.causal``, else where ``layer_types`` has it slide."""
+    ``dflash_config.causal``, else where it slides. Where ``layer_types`` does not say which do, those from
+    ``max_window_layers`` on, as the class these files are of (Qwen 3's) fills it in."""
     kinds = fields.strings("layer_types")
     sliding = fields.flag("use_sliding_window", kinds is not None and SLIDING in kinds)
-    fields.get("max_window_layers")  # layer_types says it
-    if kinds is None:
-        if sliding:
+    first_sliding = num_layers
+    if kinds is None and sliding:
+        if "max_window_layers" not in fields:
             raise fields.damaged("layer_types", None, "which layers slide, as use_sliding_window is true")
-        kinds = (FULL,) * num_layers
+        first_sliding = read_natural(fields, "max_window_layers", 0)
+    fields.get("max_window_layers")  # where layer_types is there, that says it
+    if kinds is None:
+        kinds = tuple(FULL if layer < first_sliding else SLIDING for layer in range(num_layers))
     if len(kinds) != num_layers:
         raise fields.damaged("layer_types", len(kinds), f"one for each of the {num_layers} layers")
     for kind in kinds:
