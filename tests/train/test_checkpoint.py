@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from surefoot.errors import TrainingError
-from surefoot.train.checkpoint import Progress, restore, save, write_atomically, write_json
+from surefoot.train.checkpoint import NETWORK, OPTIMIZER, Progress, restore, save, write_atomically, write_json
 
 
 def parts() -> tuple[nn.Module, torch.optim.AdamW]:
@@ -151,3 +154,63 @@ def test_a_restored_run_goes_on_on_an_accelerator(tmp_path: Path) -> None:
     assert all(state["step"].is_cuda for state in optimizer.state.values())
     optimizer.step()
     assert all(state["step"] == 2 for state in optimizer.state.values())
+
+
+def rewritten(path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], None]) -> None:
+    """A state that was opened, changed and written again: it is whole, and not what a run left."""
+    with safe_open(path, "pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(tensors, metadata)
+    save_file(tensors, path, metadata=metadata)
+
+
+def state_of(path: Path) -> Path:
+    network, optimizer = parts()
+    learn(network, optimizer, 2)
+    save(path, network, optimizer, Progress(losses=[1.0, 0.5]))
+    return path
+
+
+ALTERED: dict[str, Callable[[dict[str, torch.Tensor], dict[str, str]], None]] = {
+    "a weight": lambda tensors, _: tensors[f"{NETWORK}0.weight"].view(-1)[3:4].add_(1e-6),
+    "a moment": lambda tensors, _: tensors[f"{OPTIMIZER}exp_avg.0.weight"].mul_(2),
+    "a moment that is gone": lambda tensors, _: tensors.pop(f"{OPTIMIZER}exp_avg.0.weight"),
+    "another dtype": lambda tensors, _: tensors.update({f"{NETWORK}0.bias": tensors[f"{NETWORK}0.bias"].double()}),
+    "a loss": lambda _, metadata: metadata.update(state=metadata["state"].replace("0.5", "0.4")),
+    "steps": lambda _, metadata: metadata.update(state=metadata["state"].replace("[1.0, 0.5]", "[1.0]")),
+}
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_a_state_that_is_not_what_was_written_is_refused(what: str, tmp_path: Path) -> None:
+    path = state_of(tmp_path / "state")
+    rewritten(path, ALTERED[what])
+    with pytest.raises(TrainingError, match=r"damaged .*checksum [0-9a-f]{12}, .*Remove the file to begin again"):
+        restore(path, *parts())
+
+
+def test_a_state_of_a_version_without_checksums_goes_on(tmp_path: Path) -> None:
+    path = state_of(tmp_path / "state")
+    rewritten(path, lambda _, metadata: metadata.pop("sha256"))
+    assert restore(path, *parts()).losses == [1.0, 0.5]
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path) -> None:
+    path = state_of(tmp_path / "state")
+    whole, (network, optimizer) = path.read_bytes(), parts()
+    accepted = []
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            restore(path, network, optimizer)
+        except TrainingError:
+            continue
+        accepted.append(place)
+    assert accepted == []
+
+
+def test_a_checksum_of_another_name_is_no_older_version(tmp_path: Path) -> None:
+    path = state_of(tmp_path / "state")
+    rewritten(path, lambda _, metadata: metadata.update(sha257=metadata.pop("sha256")))
+    with pytest.raises(TrainingError, match="its header has 'sha257'"):
+        restore(path, *parts())

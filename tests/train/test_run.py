@@ -12,20 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.factories import TRAINING_LINES
-from tests.train.teaching import LENGTH, SHAPE, cycles, loaded, make_target
+from tests.train.teaching import LENGTH, SHAPE, VOCABULARY, cycles, loaded, make_target
 
 import surefoot
 from surefoot.errors import OptionError, SurefootError, TrainingError
 from surefoot.loading.loaded import LoadedTarget
 from surefoot.train import answers
 from surefoot.train.data import pieces_to_answer
+from surefoot.train.folder import opened
 from surefoot.train.options import DataOptions, DFlashOptions, Pace, Schedule
-from surefoot.train.run import Asked, RunFolder, Watcher, train_dflash
+from surefoot.train.run import Asked, train_dflash
 from surefoot.train.texts import read_documents
-from surefoot.train.trainer import Report
+from surefoot.train.watcher import Report, Watcher
 
 TEXTS = DataOptions(length=LENGTH, held_out=2, prompt_tokens=24, answer_tokens=12)
 SCHEDULE = Schedule(steps=4, batch=2, precision="float32")
+MASK = VOCABULARY
 PACE = Pace(save_every=2, evaluate_every=2, check_prompts=1)
 
 
@@ -155,7 +157,7 @@ def test_a_record_that_is_none_is_refused(asked: Asked, content: str) -> None:
     asked.out.mkdir()
     (asked.out / "run.json").write_text(content)
     with pytest.raises(OptionError, match="expected a run's record"):
-        RunFolder(asked.out, {})
+        opened(asked.out, {}).__enter__()
 
 
 def test_a_file_or_a_place_without_rights_is_no_folder(target: LoadedTarget, asked: Asked) -> None:
@@ -231,8 +233,8 @@ def written(target: LoadedTarget, tmp_path: Path, name: str, stop: int = 10**6) 
         replace(TEXTS, answers="target", greedy_share=0.5),
         seed=3,
         path=tmp_path / name,
-        watch=watcher.answering,
-        stopping=watcher.stopping,
+        end=MASK,
+        watcher=watcher,
     )
     return None if found is None else [document.answer.tolist() for document in found if document.answer is not None]
 
@@ -265,7 +267,35 @@ def test_answers_that_were_written_stand_even_where_the_last_was_cut_off(target:
     assert len(path.read_bytes().splitlines()) == 24
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[99, [1]]", '[0, "x"]', "[0]"])
+def test_answers_end_before_the_masks_id(target: LoadedTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written before it stands, and the draws of other answers do not change."""
+    whole = written(target, tmp_path, "whole")
+    assert whole is not None
+    said = next(answer[4] for answer in whole if len(answer) > 4)
+    monkeypatch.setattr("tests.train.test_run.MASK", said)
+    cut = written(target, tmp_path, "cut")
+    assert cut == [answer[: answer.index(said)] if said in answer else answer for answer in whole]
+    assert cut != whole
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"mask_token_id": 2}, "ends an answer"),
+        ({"mask_token_id": 5}, r"npy, row \d+ holds id 5, which stands"),
+    ],
+)
+def test_a_mask_that_cannot_be_one_is_refused_before_the_target_writes(
+    target: LoadedTarget, asked: Asked, shape: dict[str, int], message: str
+) -> None:
+    np.save(asked.data[0], np.resize(np.arange(3, 30), (8, LENGTH)))
+    run = replace(asked, texts=replace(TEXTS, answers="target"), shape=replace(SHAPE, **shape))
+    with pytest.raises(OptionError, match=message):
+        train_dflash(target, run, Watcher())
+    assert not (asked.out / "training" / "answers.jsonl").exists()
+
+
+@pytest.mark.parametrize("line", ["[0, [308]]", "[0, [-1]]", "nonsense", "[99, [1]]", '[0, "x"]', "[0]"])
 def test_a_damaged_answer_is_named(target: LoadedTarget, tmp_path: Path, line: str) -> None:
     (tmp_path / "answers").write_text(line + "\n")
     with pytest.raises(TrainingError, match=r"answers:1 "):

@@ -82,6 +82,8 @@ def test_arrays_of_ids_are_rows_or_one_text_or_cut_by_starts(target: LoadedTarge
         ('{"prompt": {"a": 1}}', "holds the prompt"),
         ('{"prompt": [400]}', "holds id 400; the target's vocabulary has ids 0 to 307"),
         ('{"prompt": [-1]}', "holds id -1"),
+        ('{"prompt": [true, false]}', "holds the prompt [True, False]"),
+        ('{"prompt": [1' + "0" * 5000 + "]}", "is not JSON"),
     ],
 )
 def test_a_bad_line_is_named_by_its_number(target: LoadedTarget, tmp_path: Path, line: str, found: str) -> None:
@@ -106,6 +108,9 @@ def test_files_that_cannot_be_read_are_named(target: LoadedTarget, tmp_path: Pat
     np.savez(tmp_path / "other.npz", ids=np.arange(4))
     np.savez(tmp_path / "cuts.npz", tokens=np.arange(4), starts=np.array([3, 1]))
     np.save(tmp_path / "large.npy", np.array([2**40]))
+    np.savez(tmp_path / "bare.npz")
+    for kind, starts in STARTS.items():
+        np.savez(tmp_path / f"starts{kind}.npz", tokens=np.arange(4), starts=starts)
     for name, message in (
         ("missing", "found no"),
         ("latin.txt", "texts in UTF-8"),
@@ -119,10 +124,33 @@ def test_files_that_cannot_be_read_are_named(target: LoadedTarget, tmp_path: Pat
         ("other.npz", "expected an array 'tokens'"),
         ("cuts.npz", "ascending places"),
         ("large.npy", "expected token ids"),
+        ("bare.npz", "holds nothing; expected an array"),
+        *((f"starts{kind}.npz", "starts .* expected integers") for kind in STARTS),
     ):
         with pytest.raises(OptionError, match=message) as caught:
             read_documents([tmp_path / name], target)
-        assert name in str(caught.value)
+        assert str(caught.value).count(name) == 1
+
+
+STARTS = {
+    "real": np.array([0.0, 2.0]),
+    "pairs": np.array([[0, 2]]),
+    "names": np.array(["a"]),
+    "one": np.array(2),
+    "nan": np.array([float("nan")]),
+}
+"""What cuts no text, whatever is cut."""
+
+
+def test_a_mark_of_byte_order_is_no_text(target: LoadedTarget, tmp_path: Path) -> None:
+    mark = "\ufeff".encode()
+    for name, text in (("a.txt", b"for index"), ("b.jsonl", b'{"text": "for index"}')):
+        (tmp_path / "plain").mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(mark + text)
+        (tmp_path / "plain" / name).write_bytes(text)
+        (marked,) = read_documents([tmp_path / name], target)
+        (plain,) = read_documents([tmp_path / "plain" / name], target)
+        assert np.array_equal(marked.answer, plain.answer)  # type: ignore[arg-type]  # it has one
 
 
 def test_an_array_that_would_execute_code_is_never_opened(target: LoadedTarget, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from surefoot.protocols import Target
 from surefoot.train.data import Split
 from surefoot.train.features import FeatureReader, Features, read_ahead
 from surefoot.train.options import Pace, Schedule
-from surefoot.train.trainer import Report, products_in
+from surefoot.train.trainer import products_in
+from surefoot.train.watcher import Report
 from surefoot.types import Capture
 
 SCHEDULE = Schedule(steps=8, batch=4, at_once=2, learning_rate=3e-3, precision="float32")

@@ -21,9 +21,10 @@ from surefoot.cli.show import progress_bar, show_notes
 from surefoot.errors import OptionError
 from surefoot.loading import load_target
 from surefoot.options import LoadOptions
+from surefoot.train.folder import RunFolder
 from surefoot.train.options import DataOptions, DFlashOptions, Pace, Schedule
-from surefoot.train.run import Asked, RunFolder, Watcher, train_dflash
-from surefoot.train.trainer import Report
+from surefoot.train.run import Asked, train_dflash
+from surefoot.train.watcher import Report, Watcher
 
 INTERRUPTED = 130
 
@@ -66,6 +67,10 @@ class _Bar(Watcher):
         self._progress, self._quiet = progress, quiet
         self._tasks: dict[str, TaskID] = {}
         self.stopped_by: int | None = None
+
+    def noticed(self, note: str) -> None:
+        if not self._quiet:
+            self._progress.print(f"warning: {note}", markup=False, highlight=False, soft_wrap=True)
 
     def answering(self, done: int, total: int) -> None:
         self._show("answers", "the target answers", done, total)

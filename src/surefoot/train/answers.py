@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -24,6 +24,7 @@ from surefoot.options import SamplingParams, SpeculativeOptions
 from surefoot.request import Request
 from surefoot.train.options import DataOptions
 from surefoot.train.texts import Document, Ids
+from surefoot.train.watcher import Watcher
 
 ROWS = 16
 """Answers written side by side."""
@@ -31,9 +32,6 @@ SYNCED = 64
 """Answers after which the file is forced to disk."""
 GREEDY = 5
 """What a stream of randomness is for; see ``data``."""
-
-Watch = Callable[[int, int], None]
-"""Called with how many answers there are, and of how many."""
 
 
 def answered(
@@ -43,28 +41,29 @@ def answered(
     *,
     seed: int,
     path: Path,
-    watch: Watch,
-    stopping: Callable[[], bool],
+    end: int,
+    watcher: Watcher,
 ) -> list[Document] | None:
     """The documents with the target's own answers; None where it was stopped before the last.
 
-    Answers already in the file ``path`` stand; new ones are added to it.
+    Answers already in the file ``path`` stand; new ones are added to it. An answer ends before the id ``end``, which no
+    text may have.
 
     Raises:
         TrainingError: the file is damaged, or cannot be written.
         PromptError: a prompt the target cannot read.
     """
-    known = _read(path, len(asked))
-    watch(len(known), len(asked))
+    known = _read(path, len(asked), target.model.vocab_size)
+    watcher.answering(len(known), len(asked))
     missing = [index for index in range(len(asked)) if index not in known]
     if missing:
         try:
             with path.open("ab") as file:
-                for index, ids in _write_answers(target, asked, options, seed, iter(missing)):
+                for index, ids in _write_answers(target, asked, options, seed, iter(missing), end):
                     known[index] = ids
                     _append(file, index, ids, force=len(known) % SYNCED == 0)
-                    watch(len(known), len(asked))
-                    if stopping():
+                    watcher.answering(len(known), len(asked))
+                    if watcher.stopping():
                         break
                 os.fsync(file.fileno())
         except OSError as fault:
@@ -84,7 +83,7 @@ def _append(file: BinaryIO, index: int, ids: Ids, *, force: bool) -> None:
         os.fsync(file.fileno())
 
 
-def _read(path: Path, count: int) -> dict[int, Ids]:
+def _read(path: Path, count: int, vocab_size: int) -> dict[int, Ids]:
     """The answers in the file; a last line that was cut off is removed from it."""
     if not path.exists():
         return {}
@@ -101,12 +100,21 @@ def _read(path: Path, count: int) -> dict[int, Ids]:
             raise TrainingError(f"{path}:{number} is damaged ({error}); expected an answer. Remove the line") from error
         if not isinstance(index, int) or not 0 <= index < count or answer.ndim != 1:
             raise TrainingError(f"{path}:{number} answers prompt {index!r}; expected one of {count}. Remove the file")
+        if ((answer < 0) | (answer >= vocab_size)).any():
+            raise TrainingError(
+                f"{path}:{number} holds ids outside 0 to {vocab_size - 1}; expected an answer. Remove it"
+            )
         known[index] = answer
     return known
 
 
 def _write_answers(
-    target: LoadedTarget, asked: Sequence[Document], options: DataOptions, seed: int, missing: Iterator[int]
+    target: LoadedTarget,
+    asked: Sequence[Document],
+    options: DataOptions,
+    seed: int,
+    missing: Iterator[int],
+    end: int,
 ) -> Iterator[tuple[int, Ids]]:
     """The answers as they are finished, several decoded side by side."""
     engine = Engine(target.model, eos_token_ids=target.eos_token_ids)
@@ -115,13 +123,14 @@ def _write_answers(
     try:
         while True:
             for index in islice(missing, ROWS - len(running)):
-                running[index] = _opened(engine, opener, asked[index], options, seed, index)
+                params = _params(asked[index], options, seed, index, end)
+                running[index] = _opened(engine, opener, asked[index], params)
             if not running:
                 return
             advance(target.model, [request.decoding for request in running.values()])
             for index in [index for index, request in running.items() if request.decoding.finish_reason is not None]:
                 request = running.pop(index)
-                ids = np.array([event.token for event in request.stops.events], dtype=np.int32)
+                ids = np.array([event.token for event in request.stops.events if event.token != end], dtype=np.int32)
                 request.decoding.close()
                 yield index, ids
     finally:
@@ -129,15 +138,20 @@ def _write_answers(
             request.decoding.close()
 
 
-def _opened(engine: Engine, opener: Opener, document: Document, options: DataOptions, seed: int, index: int) -> Request:
-    """A request that has read its prompt."""
+def _params(document: Document, options: DataOptions, seed: int, index: int, end: int) -> SamplingParams:
+    """How one answer is drawn."""
     greedy = np.random.default_rng([GREEDY, seed, index]).random() < options.greedy_share
-    params = SamplingParams(
+    return SamplingParams(
         temperature=0.0 if greedy else options.temperature,
         max_tokens=max(2, options.answer_tokens if document.is_prompt else options.length - len(document.prompt)),
+        stop_token_ids=(end,),
         seed=seed,
         sample_index=index,
     )
+
+
+def _opened(engine: Engine, opener: Opener, document: Document, params: SamplingParams) -> Request:
+    """A request that has read its prompt."""
     try:
         prompt = document.prompt.tolist()
         request = opener.open(engine.ask(prompt, params, SpeculativeOptions(num_draft=0), None))

@@ -6,6 +6,7 @@ file or the new one. The state is safetensors, its numbers as JSON in the header
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from surefoot.errors import TrainingError
 
 NETWORK, OPTIMIZER = "network.", "optimizer."
-KEY = "state"
+KEY, CHECKSUM = "state", "sha256"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,8 +100,18 @@ def save(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, progr
         for key, value in state.items():
             tensors[f"{OPTIMIZER}{key}.{names[id(parameter)]}"] = value
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {KEY: json.dumps(asdict(progress), allow_nan=False)}
+    numbers = json.dumps(asdict(progress), allow_nan=False)
+    metadata = {KEY: numbers, CHECKSUM: checksum(numbers, stored)}
     write_atomically(path, lambda aside: save_file(stored, aside, metadata=metadata))
+
+
+def checksum(numbers: str, tensors: Mapping[str, Tensor]) -> str:
+    """Sha256 of the numbers and of every tensor's name, dtype, shape and bytes, in hexadecimal digits."""
+    sha = hashlib.sha256(numbers.encode())
+    for name, tensor in sorted(tensors.items()):
+        sha.update(repr((name, tensor.dtype, list(tensor.shape))).encode())
+        sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return sha.hexdigest()
 
 
 def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
@@ -113,8 +124,13 @@ def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) ->
         return Progress()
     try:
         with safe_open(path, framework="pt") as file:
-            numbers = json.loads(file.metadata()[KEY])
+            metadata = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        if unknown := metadata.keys() - {KEY, CHECKSUM}:
+            raise ValueError(f"its header has {min(unknown)!r}")
+        if metadata.get(CHECKSUM, found := checksum(metadata[KEY], tensors)) != found:
+            raise ValueError(f"its content has the checksum {found:.12}, and {metadata[CHECKSUM]:.12} was written")
+        numbers = json.loads(metadata[KEY])
         _fill(network, optimizer, tensors)
         return Progress(
             seconds=float(numbers["seconds"]),
@@ -124,7 +140,7 @@ def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) ->
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as fault:
         raise TrainingError(
             f"{path} is damaged or belongs to another run ({fault}); expected the state this program writes. Remove "
-            "the file to begin again"
+            "the file to begin again, or put a copy of it back"
         ) from fault
 
 

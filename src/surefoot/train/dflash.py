@@ -31,10 +31,13 @@ from surefoot.train.data import Sequences, Split
 from surefoot.train.features import Features
 from surefoot.train.head import frozen_head, head_loss
 from surefoot.train.options import DFlashOptions
+from surefoot.train.texts import Document
 from surefoot.types import Capture
 
 GROUP = 16
 """Blocks of a sequence that attend together: attention computes what they may not see of each other, too."""
+
+WEIGHTS = "model.safetensors"
 
 PROBES = 64
 """Rows from which the target's last norm is read off."""
@@ -154,6 +157,19 @@ class DFlashMethod:
         rows = [self._right(self._blocks(sequences, [piece]), features)[0] for piece in pieces]
         return torch.cat(rows)
 
+    def check_questions(self, questions: Sequence[Document]) -> None:
+        """Raises ``OptionError`` where what the target is asked has the id that stands for unknown tokens, or that id
+        ends what it answers."""
+        mask = self._config.mask_token_id
+        if mask in self._loaded.eos_token_ids:
+            raise OptionError(
+                f"--mask-token-id is {mask}, with which {self._loaded.name} ends an answer; expected one that no text "
+                "has. Give another"
+            )
+        for question in questions:
+            if (question.prompt == mask).any():
+                raise self._holds_mask(question.place)
+
     def check(self, split: Split) -> None:
         """Raises ``OptionError`` where the data have the id that stands for unknown tokens, or no whole block to be
         judged by."""
@@ -166,10 +182,13 @@ class DFlashMethod:
             )
         for part in (split.train, split.held_out):
             if (part.ids == self._config.mask_token_id).any():
-                raise OptionError(
-                    f"the data hold id {self._config.mask_token_id}, which stands for tokens not yet known; expected "
-                    "one that no text has. Give another with --mask-token-id"
-                )
+                raise self._holds_mask("the data")
+
+    def _holds_mask(self, what: str) -> OptionError:
+        return OptionError(
+            f"{what} holds id {self._config.mask_token_id}, which stands for tokens not yet known; expected one that "
+            "no text has. Give another with --mask-token-id"
+        )
 
     def load(self, folder: Path) -> DFlash:
         """The drafter in the folder, as any program of ours reads it."""
@@ -183,9 +202,7 @@ class DFlashMethod:
         dtype = self._target.dtype
         weights = {name: value.detach().to("cpu", dtype) for name, value in self.network.named_parameters()}
         stored = {name: value.contiguous() for name, value in weights.items()}
-        write_atomically(
-            folder / "model.safetensors", lambda aside: save_file(stored, aside, metadata={"format": "pt"})
-        )
+        write_atomically(folder / WEIGHTS, lambda aside: save_file(stored, aside, metadata={"format": "pt"}))
         write_json(folder / "config.json", to_json(self._config, str(dtype).removeprefix("torch.")))
 
     def _blocks(self, sequences: Sequences, anchors: Sequence[np.ndarray]) -> Blocks:

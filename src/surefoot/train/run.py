@@ -1,35 +1,31 @@
-"""A run's folder, and the run from its options to a drafter that was tried in the real loop.
-
-The drafter lies in the folder in its public layout; ``run.json`` says what it was made of; ``training/`` holds what the
-run needs to go on.
-"""
+"""The run, from its options to a drafter that was tried in the real loop."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 from surefoot.drafters.dflash.config import to_json
 from surefoot.engine import Engine
-from surefoot.errors import OptionError, TrainingError
+from surefoot.errors import OptionError
+from surefoot.loading.dflash import find_dflash
 from surefoot.loading.loaded import LoadedTarget
 from surefoot.loading.shards import stored_tensors
 from surefoot.provenance import Provenance
 from surefoot.train.answers import answered
-from surefoot.train.checkpoint import aside_of, write_json
 from surefoot.train.data import Split, digest_of, pack, pieces_to_answer
-from surefoot.train.dflash import DFlashMethod
+from surefoot.train.dflash import WEIGHTS, DFlashMethod
 from surefoot.train.evaluate import check_loop
 from surefoot.train.features import FeatureReader
+from surefoot.train.folder import RunFolder, opened
 from surefoot.train.options import DataOptions, DFlashOptions, Pace, Schedule
-from surefoot.train.texts import read_documents
-from surefoot.train.trainer import Report, Trainer, products_in
-
-RECORD, TRAINING = "run.json", "training"
-STATE, ANSWERS = "state.safetensors", "answers.jsonl"
+from surefoot.train.texts import Document, read_documents
+from surefoot.train.trainer import Trainer, products_in
+from surefoot.train.watcher import Watcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,97 +51,15 @@ class Asked:
         return plain
 
 
-class Watcher:
-    """Sees a run go by; this one looks away. ``stopping`` is asked between steps and answers."""
-
-    def answering(self, done: int, total: int) -> None:
-        """So many answers were written."""
-
-    def trained(self, report: Report) -> None:
-        """A step was taken."""
-
-    def stopping(self) -> bool:
-        """Whether to save and stop."""
-        return False
-
-
-class RunFolder:
-    """A folder that belongs to one run.
-
-    Raises:
-        OptionError: something else is in it, or a run of other options.
-    """
-
-    def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
-        self.path = path
-        self.record: dict[str, object] = {}
-        if path.exists() and not path.is_dir():
-            raise OptionError(f"found a file at {path}; expected a new folder, or a run's. Give another --out")
-        if (path / RECORD).exists():
-            self.record = _read_record(path / RECORD)
-            self._check("options", identity)
-        elif path.exists() and (others := {file.name for file in path.iterdir()} - {aside_of(path / RECORD).name}):
-            raise OptionError(
-                f"found {min(others)} in {path} and no {RECORD}; expected a new folder, or a run's. Give another --out"
-            )
-        self._make(path)
-        self.update(options=dict(identity))  # before anything else is in it, so that it is a run's whenever this ends
-        self._make(path / TRAINING)
-        self.state, self.answers = path / TRAINING / STATE, path / TRAINING / ANSWERS
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.record.get("state") == "finished"
-
-    def update(self, **fields: object) -> None:
-        """Adds to the record and writes it."""
-        self.record |= fields
-        write_json(self.path / RECORD, self.record)
-
-    def hold(self, name: str, found: Mapping[str, object]) -> None:
-        """Records a part of what the run is made of; on a later start it must be the same."""
-        if name in self.record:
-            self._check(name, found)
-        else:
-            self.update(**{name: dict(found)})
-
-    def _make(self, path: Path) -> None:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as fault:
-            raise TrainingError(f"{path} cannot be made ({fault}); expected a place for a new folder") from fault
-
-    def _check(self, name: str, found: Mapping[str, object]) -> None:
-        recorded = self.record.get(name)
-        recorded = recorded if isinstance(recorded, dict) else {}
-        differing = [key for key in {**recorded, **found} if recorded.get(key) != found.get(key)]
-        if differing:
-            key = differing[0]
-            raise OptionError(
-                f"{self.path} holds a run with {key} {recorded.get(key)!r}, and now {key} is {found.get(key)!r}; "
-                "expected the same to go on with it. Give the options it was begun with, or another --out"
-            )
-
-
-def _read_record(path: Path) -> dict[str, object]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise OptionError(f"{path} cannot be read ({error}); expected a run's record. Give another --out") from error
-    if not isinstance(record, dict):
-        raise OptionError(f"{path} holds a {type(record).__name__}; expected a run's record. Give another --out")
-    return record
-
-
-def identity_of(target: LoadedTarget) -> dict[str, object]:
-    """Which target it is, by content: sha256 of its config, and of its files of weights in the order of their names."""
+def identity_of(path: Path) -> dict[str, object]:
+    """Which checkpoint it is, by content: sha256 of its config, and of its weights' files in the order of their
+    names."""
     weights = hashlib.sha256()
-    for file in sorted({tensor.path for tensor in stored_tensors(target.path).values()}):
-        with file.open("rb") as opened:
-            while block := opened.read(2**20):
+    for file in sorted({tensor.path for tensor in stored_tensors(path).values()}):
+        with file.open("rb") as opened_file:
+            while block := opened_file.read(2**20):
                 weights.update(block)
-    config = hashlib.sha256((target.path / "config.json").read_bytes())
+    config = hashlib.sha256((path / "config.json").read_bytes())
     return {"config_sha256": config.hexdigest(), "weights_sha256": weights.hexdigest()}
 
 
@@ -153,47 +67,86 @@ def train_dflash(target: LoadedTarget, asked: Asked, watcher: Watcher) -> RunFol
     """Trains a DFlash drafter for ``target``, from the beginning or from where the run in ``asked.out`` stands.
 
     Raises:
-        OptionError: data, shape or folder do not fit; nothing has been computed then.
-        TrainingError: the run cannot go on; what was saved is sound.
+        OptionError: data, shape or folder do not fit; nothing has been learnt then.
+        TrainingError: the run cannot go on, or another process is at it; what was saved is sound.
     """
-    device = target.model.device
     longest = target.model.context_length
     if asked.texts.length > longest:
         raise OptionError(
             f"--length is {asked.texts.length}, and {target.name} reads {longest} tokens; expected at most {longest}"
         )
+    for path in asked.data:
+        if path.is_dir() and asked.out.resolve().is_relative_to(path.resolve()):
+            raise OptionError(
+                f"--out {asked.out} lies in {path}, which is trained on; expected a folder elsewhere, as what is "
+                "written there would be read as data when the run goes on. Give another --out"
+            )
     documents = read_documents(asked.data, target)
-    dtype = products_in(asked.schedule.precision, device)
+    dtype = products_in(asked.schedule.precision, target.model.device)
     method = DFlashMethod(target, asked.shape, seed=asked.schedule.seed, dtype=dtype)
-    folder = RunFolder(asked.out, asked.identity())
-    folder.hold("target", identity_of(target))
-    if folder.finished:
+    with opened(asked.out, asked.identity()) as folder:
+        _hold_sources(target, asked, dtype, folder)
+        if folder.finished and (asked.out / WEIGHTS).exists():
+            return folder
+        _prepare(target, folder, watcher)
+        split = _split(target, asked, documents, method, folder, watcher)
+        if split is not None:
+            _train(target, asked, method, split, folder, watcher)
         return folder
-    folder.update(state="training", target_name=target.name, provenance=Provenance.collect(str(device)).as_json())
+
+
+def _hold_sources(target: LoadedTarget, asked: Asked, dtype: torch.dtype, folder: RunFolder) -> None:
+    """Records which checkpoints the run reads and what it computes in, or compares them."""
+    folder.hold("target", identity_of(target.path))
+    begun_with = None if asked.shape.init is None else find_dflash(asked.shape.init)
+    if begun_with is not None:
+        folder.hold("init", identity_of(begun_with.place.path))
+    found = {"dtype": target.model.dtype, "products": dtype, "device": target.model.device.type}
+    folder.hold("arithmetic", {name: str(value).removeprefix("torch.") for name, value in found.items()})
+
+
+def _prepare(target: LoadedTarget, folder: RunFolder, watcher: Watcher) -> None:
+    """Brings the record up to this start."""
+    provenance = Provenance.collect(str(target.model.device)).as_json()
+    note = folder.note_machine(provenance)
+    if note is not None:
+        watcher.noticed(note)
+    folder.update(state="training", target_name=target.name, provenance=provenance)
+
+
+def _split(
+    target: LoadedTarget,
+    asked: Asked,
+    documents: list[Document],
+    method: DFlashMethod,
+    folder: RunFolder,
+    watcher: Watcher,
+) -> Split | None:
+    """What is trained on, after the target's answers where it gives them; None where it was stopped meanwhile."""
     if asked.texts.answers == "target":
-        questions = pieces_to_answer(documents, asked.texts)
-        folder.hold("questions", {"questions": len(questions), "sha256": digest_of(questions)})
+        documents = pieces_to_answer(documents, asked.texts)
+        method.check_questions(documents)
+        folder.hold("questions", {"questions": len(documents), "sha256": digest_of(documents)})
         written = answered(
             target,
-            questions,
+            documents,
             asked.texts,
             seed=asked.schedule.seed,
             path=folder.answers,
-            watch=watcher.answering,
-            stopping=watcher.stopping,
+            end=method.config.mask_token_id,
+            watcher=watcher,
         )
         if written is None:
-            return folder
+            return None
         documents = written
     split = pack(documents, asked.texts, asked.schedule.seed)
     method.check(split)
-    folder.hold("data", _described(asked, split))
+    folder.hold("data", _described(split))
     folder.update(drafter=to_json(method.config), parameters=sum(p.numel() for p in method.network.parameters()))
-    _train(target, asked, method, split, folder, watcher)
-    return folder
+    return split
 
 
-def _described(asked: Asked, split: Split) -> dict[str, object]:
+def _described(split: Split) -> dict[str, object]:
     return {
         "sequences": len(split.train),
         "held_out": len(split.held_out),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -87,10 +87,15 @@ def _files(path: Path) -> list[Path]:
 def _read(file: Path, target: LoadedTarget) -> list[Document]:
     try:
         if file.suffix in (".npy", ".npz"):
-            return list(_read_array(file))
-        text = file.read_text(encoding="utf-8")
+            arrays, text = _load(file), ""
+        else:
+            arrays, text = None, file.read_text(encoding="utf-8-sig")  # a mark of byte order is no text
     except (OSError, EOFError, BadZipFile, zlib.error, ValueError) as error:  # not UTF-8: a ValueError
-        raise OptionError(f"{file}: {error}; expected a readable file, texts in UTF-8") from error
+        raise OptionError(
+            f"{file}: {error}; expected a readable file, texts in UTF-8. Convert it, or leave it out"
+        ) from error
+    if arrays is not None:
+        return _rows(file, arrays)
     encoder = _Encoder(target, file)
     if file.suffix != ".jsonl":
         return [Document(prompt=NOTHING, answer=encoder.text(text, str(file)), place=str(file))]
@@ -98,34 +103,46 @@ def _read(file: Path, target: LoadedTarget) -> list[Document]:
     return [_record(line, f"{file}:{number}", encoder) for number, line in lines if line.strip()]
 
 
-def _read_array(file: Path) -> Iterator[Document]:
-    """Ids ``[tokens]``, or ``[documents, tokens]``; in ``.npz`` ``tokens``, with ``starts`` of documents if need be."""
+def _load(file: Path) -> dict[str, NDArray[np.generic]]:
+    """The arrays of a file by their names; the only one of ``.npy`` is called ``tokens``."""
     with file.open("rb") as opened:
         loaded = np.load(opened, allow_pickle=False)
-        arrays = {"tokens": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+        return {"tokens": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+
+
+def _rows(file: Path, arrays: Mapping[str, NDArray[np.generic]]) -> list[Document]:
+    """Ids ``[tokens]``, or ``[documents, tokens]``; in ``.npz`` ``tokens``, with ``starts`` of documents if need be."""
     if "tokens" not in arrays:
-        raise OptionError(f"{file} holds {', '.join(arrays) or 'nothing'}; expected an array 'tokens'")
+        raise OptionError(f"{file} holds {', '.join(arrays) or 'nothing'}; expected an array 'tokens'. Name it so")
     tokens, starts = arrays["tokens"], arrays.get("starts")
     if tokens.dtype.kind not in "iu" or tokens.ndim not in (1, 2):
         raise OptionError(
-            f"{file} holds {tokens.dtype} {list(tokens.shape)}; expected integers [tokens] or [N, tokens]"
+            f"{file} holds {tokens.dtype} {list(tokens.shape)}; expected integers [tokens] or [N, tokens]. Convert them"
         )
     if tokens.size and not -(2**31) <= int(tokens.min()) <= int(tokens.max()) < 2**31:
-        raise OptionError(f"{file} holds numbers up to {int(tokens.max())}; expected token ids")
+        raise OptionError(f"{file} holds numbers up to {int(tokens.max())}; expected token ids. Give the target's")
     rows = list(tokens) if tokens.ndim == 2 else [tokens]
     if starts is not None:
+        if starts.dtype.kind not in "iu" or starts.ndim != 1 or tokens.ndim != 1:
+            found = f"starts {starts.dtype} {list(starts.shape)} and tokens {list(tokens.shape)}"
+            raise OptionError(f"{file} holds {found}; expected integers [documents] and [tokens]. Convert them")
         cuts = starts.tolist()
-        if tokens.ndim != 1 or cuts != sorted(cuts) or (cuts and not 0 <= cuts[0] <= cuts[-1] <= len(tokens)):
-            raise OptionError(f"{file}: starts do not cut {list(tokens.shape)} tokens; expected ascending places")
+        if cuts != sorted(cuts) or (cuts and not 0 <= cuts[0] <= cuts[-1] <= len(tokens)):
+            raise OptionError(
+                f"{file}: starts do not cut {list(tokens.shape)} tokens; expected ascending places from 0 to "
+                f"{len(tokens)}. Correct them"
+            )
         rows = np.split(tokens, cuts)
-    for number, row in enumerate(rows):
-        yield Document(prompt=NOTHING, answer=row.astype(np.int32), place=f"{file}, row {number}")
+    return [
+        Document(prompt=NOTHING, answer=row.astype(np.int32), place=f"{file}, row {number}")
+        for number, row in enumerate(rows)
+    ]
 
 
 def _record(line: str, place: str, encoder: _Encoder) -> Document:
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of too many digits is a ValueError of its own
         raise OptionError(f"{place} is not JSON ({error}); expected {EXPECTED}") from error
     if not isinstance(value, dict):
         raise OptionError(f"{place} holds {line.strip()[:60]!r}; expected {EXPECTED}")
@@ -185,7 +202,7 @@ class _Encoder:
                 return np.array(self._tokenizer.encode(prompt), dtype=np.int32)
             if _are_messages(prompt):
                 return np.array(self._tokenizer.chat(prompt), dtype=np.int32)  # type: ignore[arg-type]  # just seen
-            if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+            if isinstance(prompt, list) and all(type(token) is int for token in prompt):  # a bool is no id
                 return np.array(prompt, dtype=np.int32)
         except (RequestError, OverflowError) as error:
             raise OptionError(f"{place}: {error}") from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Generic
@@ -25,29 +24,11 @@ from surefoot.train.evaluate import Acceptance, offline_acceptance
 from surefoot.train.features import FeatureReader, Features, read_ahead
 from surefoot.train.method import LessonT, Method
 from surefoot.train.options import Pace, Precision, Schedule
+from surefoot.train.watcher import Report
 
 PLACES = 4
 """What a stream of randomness is for; see ``data``."""
 BETAS = (0.9, 0.95)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One step, for whoever watches.
-
-    Attributes:
-        step: steps taken, this one included.
-        num_steps: of the whole run.
-        loss: the mean loss of what this step learnt from, in nats.
-        accepted: guesses accepted per held-out block when it was last looked at; None before that.
-        evaluated: whether it was looked at after this very step.
-    """
-
-    step: int
-    num_steps: int
-    loss: float
-    accepted: float | None
-    evaluated: bool
 
 
 class Trainer(Generic[LessonT]):
