@@ -13,6 +13,7 @@ from itertools import product
 from time import perf_counter
 
 import surefoot
+from benchmarks.calls import beside, calls
 from benchmarks.checkpoints import Kind, checkpoint
 from benchmarks.common import rotated
 from benchmarks.decode import kv_bytes
@@ -28,6 +29,8 @@ from surefoot.types import Capture, Tokens
 
 NUM_SEQUENCES = 8
 CONTEXTS = (256, 2048, 8192)
+LINEAR = Aim(at_most=1.1)
+"""A context costs what reading it costs, a tenth allowed."""
 _DTYPES: tuple[DTypeName, ...] = ("bfloat16", "float32")
 _PLAIN = SpeculativeOptions(num_draft=0)
 
@@ -121,7 +124,8 @@ def noise(options: Options) -> Findings:
 
 
 def context(options: Options) -> Findings:
-    """Forwards of 1 and 8 rows after longer and longer contexts, beside what the bytes read alone would cost."""
+    """Forwards of 1 and 8 rows after longer and longer contexts, beside what the bytes read alone would cost: weights,
+    and keys and values as they are kept."""
     figures = []
     lengths = (64, 256) if options.quick else CONTEXTS
     for model, dtype in cases(options, ("0.5b",)):
@@ -134,8 +138,8 @@ def context(options: Options) -> Findings:
                 one = forward_seconds(engine.target, caches[length], rows)
                 if turn > 1:
                     seconds[length, rows].append(one)
-        width = 2 if dtype == "bfloat16" else 4
-        weights = (path / "model.safetensors").stat().st_size * width // 2
+        weights = (path / "model.safetensors").stat().st_size * (2 if dtype == "bfloat16" else 4) // 2
+        width = engine.target.new_cache(1).rows_to_read(0, 1)[0].element_size()
         read = {length: weights + length * kv_bytes(path, width) for length in lengths}
         for (length, rows), taken in seconds.items():
             label = f"{model} {dtype}, {length} tokens, {rows} row{'s' * (rows > 1)}"
@@ -144,11 +148,13 @@ def context(options: Options) -> Findings:
                 bytes_alone = read[length] / read[lengths[0]]
                 pairs = zip(taken, seconds[lengths[0], rows], strict=True)
                 growth = [long / short / bytes_alone for long, short in pairs]
-                figures.append(Figure.of(f"{label}: growth / growth of the bytes read", "times", growth))
+                figures.append(Figure.of(f"{label}: growth / growth of the bytes read", "times", growth, LINEAR))
     return Findings(figures=tuple(figures), versions={})
 
 
 MEASUREMENTS = {
+    "calls": calls,
+    "beside": beside,
     "sequences": sequences,
     "draft": draft,
     "outside": outside,

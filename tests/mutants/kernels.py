@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 LIBRARY = "tests/native/test_library.py::"
+POOL = "tests/native/test_pool.py::"
 WHOLE = "tests/native/test_whole_models.py::"
 SELFTEST = "tests/native/test_selftest.py::"
 BLOCKS = "tests/native/test_blocks.py::"
@@ -38,7 +39,7 @@ BRIDGE = (
         file="native/library.py",
         before="if wanted != self._set:",
         after="if False:",
-        killer=LIBRARY + "test_threads_follow_torch_until_a_number_is_asked_for",
+        killer=POOL + "test_threads_follow_torch_until_a_number_is_asked_for",
     ),
     Mutant(
         name="packed-weights-are-never-freed",
@@ -262,6 +263,14 @@ SOURCES = (
         before="rounded(kept * load_first(weight + i, size - i), as)",
         after="rounded(kept + zero() * load_first(weight + i, size - i), as)",
         killer=REFERENCE,
+    ),
+    Mutant(
+        name="workers-look-for-work-for-ever",
+        bug="a pool that never sleeps takes the cores that torch computes on",
+        file="native/source/pool.cpp",
+        before="constexpr int SPINS = 3000;",
+        after="constexpr int SPINS = 2000000000;",
+        killer=POOL + "test_workers_sleep_where_there_is_no_work_and_go_where_fewer_are_wanted",
     ),
     Mutant(
         name="callers-flush-denormal-numbers",

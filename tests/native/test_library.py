@@ -5,13 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
-import os
 import re
-import signal
-import time
-import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -233,55 +228,6 @@ def test_a_packed_weight_gives_its_memory_back() -> None:
     for _ in range(20):
         pack(weight)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 5 * 16 * 1024  # KiB; 20 would be 320 MiB
-
-
-def test_threads_follow_torch_until_a_number_is_asked_for(kernels: Library) -> None:
-    before = torch.get_num_threads()
-    try:
-        for count in (1, 3, 2):
-            torch.set_num_threads(count)
-            assert kernels.threads == count
-        kernels.use_threads(5)
-        assert kernels.threads == 5
-        kernels.use_threads(None)
-        assert kernels.threads == 2
-    finally:
-        torch.set_num_threads(before)
-    with pytest.raises(OptionError, match="at least 1"):
-        kernels.use_threads(0)
-
-
-def test_threads_of_python_may_call_at_the_same_time(kernels: Library) -> None:
-    kernels.use_threads(2)
-    cases = [(draw(rows, 130, seed=rows), pack(draw(300, 130, seed=rows))) for rows in (1, 3, 8, 20)]
-    expected = [bits(product(x, packed)) for x, packed in cases]
-
-    def repeat(case: int) -> set[bytes]:
-        return {bits(product(*cases[case])) for _ in range(40)}
-
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(repeat, range(4))) == [{one} for one in expected]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_process_can_call(kernels: Library) -> None:
-    kernels.use_threads(2)
-    x, packed = draw(5, 130), pack(draw(300, 130))
-    expected = bits(product(x, packed))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer Pythons warn of threads, which is what is tested
-        child = os.fork()
-    if child == 0:
-        os._exit(0 if bits(product(x, packed)) == expected else 3)
-    deadline = time.monotonic() + 60
-    while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            pytest.fail("the child hangs")
-        time.sleep(0.01)
-    assert os.waitstatus_to_exitcode(done[1]) == 0
-    assert bits(product(x, packed)) == expected
 
 
 def reason(opened: Library | Absent) -> str:
