@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -92,7 +91,8 @@ class RequestStops:
         self._on_token = on_token
         self._scorer = scorer
         self._strings = StopStrings(limits.stop)
-        self._cancelled = threading.Event()
+        self._ends = frozenset((*limits.stop_ids, *limits.eos_ids))
+        self._cancelled = False
         self._round = -1
         self._count = 0
         self.events: list[Event] = []
@@ -106,11 +106,11 @@ class RequestStops:
     @property
     def cancelled(self) -> bool:
         """Whether the request was cancelled from outside."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     def cancel(self) -> None:
         """Ends the request at its next token, from any thread."""
-        self._cancelled.set()
+        self._cancelled = True
 
     def take(self, verdict: Verdict, logits: Tensor) -> tuple[int, FinishReason | None]:
         """Reads a round's tokens until one ends the request; appends their events.
@@ -119,28 +119,30 @@ class RequestStops:
         """
         self._round += 1
         finish: FinishReason | None = None
-        kept = 0
+        kept, emitted = 0, verdict.emitted
         rows = verdict.path or (-1,)
-        for token, origin, row in zip(verdict.emitted, verdict.origins, rows, strict=True):
+        for token in emitted:
+            logprobs = None if self._scorer is None else self._scorer.score(token, logits[rows[kept]])
             kept += 1
-            logprobs = None if self._scorer is None else self._scorer.score(token, logits[row])
-            finish = self._read(token, origin, logprobs)
+            finish = self._read(token, "draft" if kept < len(emitted) else verdict.next_origin, logprobs)
             if finish is not None:
                 break
         return kept, finish
 
     def _read(self, token: int, origin: Origin, logprobs: TokenLogprobs | None) -> FinishReason | None:
         self._count += 1
-        finish = self._reason(token)
+        limits = self._limits
+        ends = token in self._ends or self._count >= limits.max_tokens
+        finish = self._reason(token) if ends else None
         shown = "" if finish == "stop" else self._text.feed((token,))
         text = shown
-        if finish is not None or self._limits.stop:
+        if finish is not None or limits.stop:
             text, finish = self._cut(shown, finish)
-        event = Event(token=token, text=text, origin=origin, round=self._round, finish_reason=finish, logprobs=logprobs)
+        event = Event(token, text, origin, self._round, finish, logprobs)
         refused = self._on_token is not None and self._on_token(event) is False
-        if finish is None and (refused or self.cancelled):
+        if finish is None and (refused or self._cancelled):
             rest, finish = self._cut("", "cancelled")
-            event = replace(event, text=event.text + rest, finish_reason=finish)
+            event = event._replace(text=event.text + rest, finish_reason=finish)
         self.events.append(event)
         return finish
 

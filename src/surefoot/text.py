@@ -42,6 +42,8 @@ class Tokenizer:
         self.chat_template = chat_template
         self.decoder_steps = _decoder_steps(core)
         self._token_bytes: dict[int, bytes] = {}
+        self.whole_texts: dict[int, str] = {}
+        """Of a byte-level vocabulary, the texts of tokens read so far that neither end nor begin inside a character."""
         added = core.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, details in added.items() if details.special)
         self.vocab_size = 1 + max(core.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -180,7 +182,11 @@ class StreamDecoder:
 
     def feed(self, tokens: Iterable[int]) -> str:
         """The text that became final with ``tokens``."""
-        return "".join(self._pieces.feed(token) for token in tokens if token not in self._skipped)
+        text = ""
+        for token in tokens:
+            if token not in self._skipped:
+                text += self._pieces.feed(token)
+        return text
 
     def flush(self) -> str:
         """The text held back; the decoder then starts afresh."""
@@ -191,16 +197,28 @@ class _ByteStream:
     """Byte-level vocabularies: a text is the concatenation of its tokens' bytes."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._whole_texts = tokenizer, tokenizer.whole_texts
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_open = False
 
     def feed(self, token: int) -> str:
-        return self._utf8.decode(self._tokenizer.token_bytes(token))
+        whole = None if self._is_open else self._whole_texts.get(token)
+        return self._decoded(token) if whole is None else whole
 
     def flush(self) -> str:
         rest = self._utf8.decode(b"", final=True)
         self._utf8.reset()
+        self._is_open = False
         return rest
+
+    def _decoded(self, token: int) -> str:
+        """What a token's bytes complete. Between whole characters that is the token's alone, and kept."""
+        was_open = self._is_open
+        text = self._utf8.decode(self._tokenizer.token_bytes(token))
+        self._is_open = self._utf8.getstate()[0] != b""
+        if not was_open and not self._is_open:
+            self._whole_texts[token] = text
+        return text
 
 
 class _WindowStream:

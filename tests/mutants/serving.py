@@ -121,8 +121,8 @@ TEXT = (
         name="characters-are-decoded-token-by-token",
         bug="words are dropped where a character is split between tokens (vllm 52469)",
         file="text.py",
-        before="return self._utf8.decode(self._tokenizer.token_bytes(token))",
-        after='return self._tokenizer.token_bytes(token).decode("utf-8", "replace")',
+        before="text = self._utf8.decode(self._tokenizer.token_bytes(token))",
+        after='text = self._tokenizer.token_bytes(token).decode("utf-8", "replace")',
         killer=STREAM + "test_a_character_comes_whole_and_as_soon_as_it_is_complete",
     ),
     Mutant(
