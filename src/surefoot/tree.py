@@ -26,9 +26,16 @@ def chain_parents(count: int) -> tuple[int, ...]:
     return tuple(range(-1, count - 1))
 
 
+@lru_cache(maxsize=256)
+def chain_path(count: int) -> tuple[int, ...]:
+    """The path to the last of the first ``count`` nodes of a chain."""
+    return tuple(range(count))
+
+
 def is_chain(parents: Sequence[int]) -> bool:
     """Whether each node is the child of the one before it."""
-    return tuple(parents) == chain_parents(len(parents))
+    known = chain_parents(len(parents))
+    return parents is known or tuple(parents) == known
 
 
 def depth_of(parents: Sequence[int]) -> int:
@@ -67,15 +74,17 @@ def check_proposal(tree: DraftTree, plan: Plan, root: int, vocab_size: int) -> N
     Raises:
         DrafterError: it proposed something else.
     """
-    depth = depth_of(tree.parents)
-    if not 1 <= len(tree) <= plan.num_nodes + 1 or depth > plan.depth:
-        raise DrafterError(f"it proposed {len(tree) - 1} nodes, depth {depth}; the plan allows {plan}")
-    if tree.parents[0] != -1 or min(tree.parents[1:], default=0) < 0:
-        raise DrafterError(f"it proposed parents {tree.parents}; expected -1 for the root alone")
+    parents, count = tree.parents, len(tree.parents)
+    branches = not is_chain(parents)
+    depth = max(depths(parents)) if branches else count - 1
+    if not 1 <= count <= plan.num_nodes + 1 or depth > plan.depth:
+        raise DrafterError(f"it proposed {count - 1} nodes, depth {depth}; the plan allows {plan}")
+    if branches and (parents[0] != -1 or min(parents[1:], default=0) < 0):
+        raise DrafterError(f"it proposed parents {parents}; expected -1 for the root alone")
     ids = tree.ids  # they are needed on the host for the walk anyway
-    if len(ids) != len(tree) or ids[0] != root or min(ids) < 0 or max(ids) >= vocab_size:
+    if len(ids) != count or ids[0] != root or min(ids) < 0 or max(ids) >= vocab_size:
         raise DrafterError(
-            f"it proposed ids {ids} for {len(tree)} nodes; expected the root {root} first and ids below {vocab_size}"
+            f"it proposed ids {ids} for {count} nodes; expected the root {root} first and ids below {vocab_size}"
         )
     if tree.q is None:
         return

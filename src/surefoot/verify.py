@@ -14,7 +14,7 @@ from torch import Tensor
 from surefoot.errors import DrafterError, OptionError, TargetError
 from surefoot.protocols import Sampler
 from surefoot.sampling import UNDRAWABLE, undrawable
-from surefoot.tree import is_chain
+from surefoot.tree import chain_path, is_chain
 from surefoot.types import DraftTree, Origin, Tokens, Verdict
 
 
@@ -27,24 +27,33 @@ def verify(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
         TargetError: the number of rows is not the number of nodes.
         SamplingError: a row on the walk has no token.
     """
-    _check_rows(tree, logits)
     if sampler.greedy_rows:
-        return _walk_greedy(tree, logits, sampler)
+        draws = sampler.draw_rows(logits)  # one argmax over all rows, and one transfer of what it gives
+        _check_rows(tree, len(draws))
+        if is_chain(tree.parents):
+            return _walk_chain(tree, draws)
+        return _walk(tree, lambda node, prefix: _drawn(draws, node, len(prefix)))
+    _check_rows(tree, len(logits))
     rows = logits.cpu()  # one transfer for the whole walk; none where the logits are on the host already
     return _walk(tree, lambda node, prefix: sampler.draw(rows[node], prefix))
 
 
-def _walk_greedy(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
-    """One argmax over all rows, and one transfer of what it gives."""
-    draws = sampler.draw_rows(logits)
+def _walk_chain(tree: DraftTree, draws: Sequence[int]) -> Verdict:
+    """What :func:`_walk` gives of a chain whose draws are all there."""
+    tokens = tree.ids
+    node, last = 0, len(tokens) - 1
+    while node < last and draws[node] == tokens[node + 1]:
+        node += 1
+    fed = tokens if node == last else tokens[: node + 1]
+    origin: Origin = "plain" if last == 0 else "bonus" if node == last else "correction"
+    return Verdict(chain_path(node + 1), fed, _drawn(draws, node, node), origin, last)
 
-    def draw(node: int, prefix: Sequence[int]) -> int:
-        token = draws[node]
-        if token == UNDRAWABLE:
-            raise undrawable(f"{len(prefix)} tokens after the round's root")
-        return token
 
-    return _walk(tree, draw)
+def _drawn(draws: Sequence[int], node: int, depth: int) -> int:
+    token = draws[node]
+    if token == UNDRAWABLE:
+        raise undrawable(f"{depth} tokens after the round's root")
+    return token
 
 
 def _walk(tree: DraftTree, draw: Callable[[int, Sequence[int]], int]) -> Verdict:
@@ -79,7 +88,7 @@ def verify_reject(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
     """
     if tree.q is None:
         return verify(tree, logits, sampler)
-    _check_rows(tree, logits)
+    _check_rows(tree, len(logits))
     tokens = tree.ids
     rows = logits.cpu()
     laws = _drafted_laws(tree, tree.q)
@@ -121,9 +130,9 @@ def _check_law(q: Tensor, p: Tensor, token: int) -> None:
         raise DrafterError(f"q gives the drafted token {token} no probability; expected the law it was sampled from")
 
 
-def _check_rows(tree: DraftTree, logits: Tensor) -> None:
-    if logits.shape[0] != len(tree):
-        raise TargetError(f"the target scored {len(logits)} rows; expected {len(tree)}, one for each node of the tree")
+def _check_rows(tree: DraftTree, num_rows: int) -> None:
+    if num_rows != len(tree.parents):
+        raise TargetError(f"the target scored {num_rows} rows; expected {len(tree)}, one for each node of the tree")
 
 
 def _verdict(tree: DraftTree, path: list[int], fed: Tokens, next_token: int, *, is_leaf: bool) -> Verdict:

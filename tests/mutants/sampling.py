@@ -174,8 +174,8 @@ HISTORY = (
         name="min-tokens-off-by-one",
         bug="EOS is masked one row too many (vllm 41768)",
         file="sampling/sampler.py",
-        before="return num_generated < self._params.min_tokens",
-        after="return num_generated <= self._params.min_tokens",
+        before="return num_generated < self._num_edited",
+        after="return num_generated <= self._num_edited",
         killer=SAMPLER + "test_rows_may_be_drawn_together_once_min_tokens_is_reached",
     ),
     Mutant(
@@ -190,7 +190,7 @@ HISTORY = (
         name="min-tokens-skipped-at-temperature-zero",
         bug="the fast path for verified rows skips the stop mask (vllm 42744)",
         file="sampling/sampler.py",
-        before="self._is_argmax and not self._forbids_stops(self._num_emitted)",
+        before="self._is_argmax and self._num_emitted >= self._num_edited",
         after="self._is_argmax",
         killer=SAMPLER + "test_rows_are_drawn_together_only_where_nothing_edits_them",
     ),
@@ -240,9 +240,9 @@ PROCESSING = (
     Mutant(
         name="padding-is-drawn",
         bug="padded rows of the vocabulary are emitted (vllm 13849)",
-        file="sampling/sampler.py",
-        before="width = min(logits.shape[1], self._vocab_size)",
-        after="width = logits.shape[1]",
+        file="native/tensors.py",
+        before="width = min(columns, most)",
+        after="width = columns",
         killer=SAMPLER + "test_padding_beyond_the_vocabulary_is_never_drawn",
     ),
     Mutant(

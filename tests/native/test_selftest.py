@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from ctypes import addressof, c_float, c_uint8
+from ctypes import addressof, c_float, c_int64, c_uint8
 from pathlib import Path
 from time import perf_counter
 
@@ -168,13 +168,13 @@ def test_another_choice_among_equals_at_some_number_of_rows_is_found(
 ) -> None:
     best = kernels.best
 
-    def highest(logits: int, num_rows: int, stride: int, width: int) -> list[int]:
+    def highest(logits: int, num_rows: int, stride: int, width: int, tokens: int) -> None:
         """The last of equals instead of the first, at one number of rows."""
-        found = best(logits, num_rows, stride, width)
-        if num_rows != wrong_at:
-            return found
-        rows = [(c_float * width).from_address(logits + 4 * row * stride) for row in range(num_rows)]
-        return [max(at for at in range(width) if row[at] == row[token]) for row, token in zip(rows, found, strict=True)]
+        best(logits, num_rows, stride, width, tokens)
+        found = (c_int64 * num_rows).from_address(tokens)
+        for index in range(num_rows if num_rows == wrong_at else 0):
+            row = (c_float * width).from_address(logits + 4 * index * stride)
+            found[index] = max(at for at in range(width) if row[at] == row[found[index]])
 
     assert make_model("qwen3", FP32, num_hidden_layers=1, exact="require").strict
     monkeypatch.setattr(kernels, "best", highest)

@@ -151,6 +151,16 @@ def test_both_ways_of_drawing_rows_agree(dtype):
     assert sampler().draw_rows(table.to(dtype)) == expected
 
 
+def test_rows_that_lie_apart_are_drawn_like_rows_side_by_side_and_stay_what_they_are():
+    """Whatever their layout and number, in one request; lists given earlier do not change."""
+    table, drawing = rows(6), sampler()
+    whole = drawing.draw_rows(table)
+    apart = table.repeat(1, 2)[:, : table.shape[1]], table.T.contiguous().T
+    assert [drawing.draw_rows(layout) for layout in apart] == [whole, whole]
+    assert [drawing.draw_rows(table[i : i + 1]) for i in range(6)] == [[token] for token in whole]
+    assert len(set(whole)) > 1, "negative control: the rows tell each other apart"
+
+
 @pytest.mark.parametrize("edit", EDITS, ids=str)
 def test_rows_are_drawn_together_only_where_nothing_edits_them(edit):
     assert sampler().greedy_rows

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from surefoot.errors import BrokenCacheError, CacheError, CapacityError, TargetError
-from surefoot.tree import chain_parents, is_chain
+from surefoot.tree import chain_parents, chain_path, is_chain
 
 
 class OpenNodes(NamedTuple):
@@ -25,7 +25,7 @@ NONE_OPEN = OpenNodes()
 @lru_cache(maxsize=256)
 def chain_nodes(count: int) -> OpenNodes:
     """The open nodes of a round that is one chain."""
-    return OpenNodes(chain_parents(count), tuple(range(count)), True)
+    return OpenNodes(chain_parents(count), chain_path(count), True)
 
 
 class Transaction:
@@ -94,6 +94,11 @@ class Transaction:
     def checked_path(self, path: Sequence[int]) -> tuple[int, ...]:
         """``path`` as a tuple, known to lead from the root of the open round down to one of its nodes."""
         self.require_sound()
+        open_nodes, count = self.open, len(path)
+        if open_nodes.is_chain and 0 < count <= len(open_nodes.parents):
+            along = chain_path(count)
+            if path is along:
+                return along
         if not self.open.parents:
             raise CacheError("a commit without an open round; expected nodes to be scored before it")
         try:

@@ -91,10 +91,12 @@ class KVCache:
         Nodes that stand where they belong are not moved: none, where the path is a prefix of the round. Interrupted
         while rows move, the cache is broken and says so at the next use.
         """
-        nodes = self.transaction.checked_path(path)
-        self.transaction.begin_commit()
-        self._settle(nodes)
-        self.transaction.end_commit(len(nodes))
+        transaction = self.transaction
+        nodes = transaction.checked_path(path)
+        if nodes[-1] >= len(nodes):  # as they ascend, the path is no prefix
+            transaction.begin_commit()
+            self._settle(nodes)
+        transaction.end_commit(len(nodes))
 
     def commit_chunk(self, count: int) -> None:
         """Keeps the ``count`` rows that a prefill chunk wrote, without a round."""

@@ -16,7 +16,8 @@ class FixedPolicy:
 
     def plan(self, remaining: int) -> Plan:
         """``remaining - 1`` at most: the round's last token is the target's own."""
-        return self._plans[max(0, min(len(self._plans), remaining) - 1)]
+        plans = self._plans
+        return plans[-1] if remaining >= len(plans) else plans[max(0, remaining - 1)]
 
     def update(self, verdict: Verdict, seconds: float) -> None:
         """Ignores the round."""

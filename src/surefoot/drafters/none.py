@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from surefoot.protocols import Sampler, Target
-from surefoot.tree import chain
+from surefoot.tree import chain_parents
 from surefoot.types import Capture, DraftTree, Plan, TargetOutput
 
 _CAPTURE = Capture()
+_ALONE = chain_parents(1)
 
 
 class NoDraft:
@@ -24,7 +25,7 @@ class NoDraft:
 
     def propose(self, root: int, plan: Plan, sampler: Sampler) -> DraftTree:
         """The root alone."""
-        return chain((root,))
+        return DraftTree(tokens=(root,), parents=_ALONE)
 
     def truncate(self, length: int) -> None:
         """Has nothing to forget."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from surefoot.native.library import available, why_not
 from surefoot.native.tensors import (
+    BestTokens,
     Packed,
     best,
     best_reference,
@@ -23,6 +24,7 @@ from surefoot.native.tensors import (
 )
 
 __all__ = [
+    "BestTokens",
     "Packed",
     "available",
     "best",

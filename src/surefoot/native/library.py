@@ -71,7 +71,7 @@ class Library:
         self.pack_rows, self.unpack_rows = functions.surefoot_pack, functions.surefoot_unpack
         self.pack_in_place = functions.surefoot_pack_in_place
         self.free = functions.surefoot_free
-        self._best, self._likeliest = functions.surefoot_best, functions.surefoot_likeliest
+        self.best, self._likeliest = functions.surefoot_best, functions.surefoot_likeliest
         self._race, self._mass_above = functions.surefoot_race, functions.surefoot_mass_above
         self._wanted: int | None = None
         self._set = int(self._threads())
@@ -111,12 +111,6 @@ class Library:
         """Runs the ``Product`` at an address: 0, or 1 where no memory was left."""
         self._follow()
         return int(self._product(product))
-
-    def best(self, logits: int, num_rows: int, stride: int, width: int) -> list[int]:
-        """The lowest of the likeliest tokens of each row of fp32 logits; -1 where it has NaN or none that is finite."""
-        tokens = (c_int64 * num_rows)()
-        self._best(logits, num_rows, stride, width, tokens)
-        return list(tokens)
 
     def likeliest(self, logits: int, shape: tuple[int, int, int], most: int, tokens: int) -> int:
         """Writes to int64 ``tokens [N, most]`` the likeliest tokens of each row of fp32 logits, ``shape`` being their

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from array import array
 from copy import copy
 
 import torch
@@ -169,10 +170,34 @@ def readable(logits: torch.Tensor) -> bool:
     return logits.dtype == torch.float32 and logits.is_cpu and logits.stride(1) == 1 and available() is not None
 
 
-def best(logits: torch.Tensor, width: int) -> list[int]:
-    """The lowest of the likeliest tokens below ``width`` of each row of fp32 ``logits`` [N, W] on the CPU; -1 where
-    there is NaN, or where the largest logit is infinite. The columns lie side by side."""
-    return required().best(logits.data_ptr(), logits.shape[0], logits.stride(0), width)
+class BestTokens:
+    """Finds the likeliest tokens, with the kernels where they can read the rows; for one caller at a time, as the
+    memory they are written to is its own."""
+
+    def __init__(self) -> None:
+        self._library = available()
+        self._tokens = array("q")
+        self._address = 0
+
+    def of(self, logits: torch.Tensor, most: int) -> list[int]:
+        """The lowest of the likeliest tokens below ``most`` of each row of ``logits`` [N, W]; -1 where there is NaN, or
+        where the largest logit is infinite."""
+        num_rows, columns = logits.shape
+        width = min(columns, most)
+        stride, step = logits.stride()
+        library, tokens = self._library, self._tokens
+        if library is None or step != 1 or logits.dtype != torch.float32 or not logits.is_cpu:
+            return best_reference(logits, width)
+        if len(tokens) != num_rows:
+            tokens = self._tokens = array("q", bytes(8 * num_rows))
+            self._address, _ = tokens.buffer_info()
+        library.best(logits.data_ptr(), num_rows, stride, width, self._address)
+        return tokens.tolist()
+
+
+def best(logits: torch.Tensor, most: int) -> list[int]:
+    """What :class:`BestTokens` finds, for whoever asks once."""
+    return BestTokens().of(logits, most)
 
 
 def likeliest(logits: torch.Tensor, width: int, most: int) -> torch.Tensor:

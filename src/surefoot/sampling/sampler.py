@@ -78,6 +78,8 @@ class RequestSampler:
             or self._allowed is not None
         )
         self._is_argmax = params.greedy and not self._edits_rows
+        self._num_edited = params.min_tokens if len(self._stop_ids) > 0 else 0
+        self._best_tokens = native.BestTokens()
 
     @property
     def choices(self) -> Choices:
@@ -87,7 +89,7 @@ class RequestSampler:
     @property
     def greedy_rows(self) -> bool:
         """Whether every draw is the plain argmax of its row, so that :meth:`draw_rows` may take them all at once."""
-        return self._is_argmax and not self._forbids_stops(self._num_emitted)
+        return self._is_argmax and self._num_emitted >= self._num_edited
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Appends emitted tokens to the history and opens the next round's streams."""
@@ -96,16 +98,16 @@ class RequestSampler:
         if self._edits_rows:
             self._seen.add(tokens)
             self._output.add(tokens)
-        self._noise.forget_before(self._length)
-        self._streams.next_round()
+        if not self._params.greedy:  # which draws nothing at random
+            self._noise.forget_before(self._length)
+            self._streams.next_round()
 
     def draw_rows(self, logits: Tensor) -> list[int]:
         """The greedy tokens of rows ``[N, W]``, ties to the lowest id; one transfer.
 
         A row with NaN, +inf, or nothing but -inf gives ``UNDRAWABLE``: only rows the target walks to matter.
         """
-        width = min(logits.shape[1], self._vocab_size)
-        return native.best(logits, width) if native.readable(logits) else native.best_reference(logits, width)
+        return self._best_tokens.of(logits, self._vocab_size)
 
     def draw(self, logits: Tensor, prefix: Sequence[int] = ()) -> int:
         """The target's own token for the position after ``prefix``, from its row ``[W]``.
@@ -240,7 +242,7 @@ class RequestSampler:
         return row
 
     def _forbids_stops(self, num_generated: int) -> bool:
-        return num_generated < self._params.min_tokens and len(self._stop_ids) > 0
+        return num_generated < self._num_edited
 
     def _position(self, prefix: Sequence[int]) -> int:
         return self._length + len(prefix)
