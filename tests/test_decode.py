@@ -320,6 +320,26 @@ def test_one_failing_sequence_does_not_disturb_the_others() -> None:
     assert [tuple(emitted(stops)) for _, _, stops in made] == alone
 
 
+def test_a_failed_round_leaves_a_sequence_as_it_was_before() -> None:
+    target, params = TableTarget(), params_at(0.8, max_tokens=12)
+    guesser = Guesser(oracle([*plain_tokens(target, params), *[0] * 8], len(PROMPT)))
+    decoding, cache, stops = decoding_for(target, guesser, params)
+    prefill(target, PROMPT, [decoding])
+    committed = list(cache.tokens)
+
+    def no_token(*_: object) -> Verdict:
+        raise SamplingError("no token")
+
+    decoding.verify = no_token
+    with pytest.raises(SamplingError):
+        advance(target, [decoding])
+    assert (decoding.failed, cache.tokens, cache.open_tokens) == (True, committed, [])
+    decoding.verify, decoding.failed = verify, False
+    while decoding.finish_reason is None:
+        advance(target, [decoding])
+    assert tuple(emitted(stops)) == plain_tokens(target, params)
+
+
 def test_on_token_stops_right_after_the_token_it_refuses() -> None:
     target, params = TableTarget(), params_at(0.0, max_tokens=12)
     plain = plain_tokens(target, params)

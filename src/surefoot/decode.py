@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -64,7 +65,8 @@ class Decoding:
         started = perf_counter()
         token = self.sampler.draw(logits[-1])
         first = Verdict(path=(), fed=(), next_token=token, next_origin="plain", num_drafted=0)
-        verdict = self._emit(self._cut(first, logits))
+        verdict = self._cut(first, logits)
+        self._emit(verdict)
         self.tally.seconds.prefill += perf_counter() - started
         return verdict
 
@@ -84,26 +86,27 @@ class Decoding:
     def absorb(self, tree: DraftTree, out: TargetOutput, score_seconds: float = 0.0) -> Verdict:
         """Draws, cuts, commits, and lets the drafter learn what was committed."""
         started = perf_counter()
-        assert out.logits is not None
-        verdict = self._cut(self.verify(tree, out.logits, self.sampler), out.logits)
+        logits = out.logits
+        assert logits is not None
+        verdict = self._cut(self.verify(tree, logits, self.sampler), logits)
         verified = perf_counter()
         self.cache.commit(verdict.path)
         committed = perf_counter()
         self.observe(verdict.fed, out, verdict.path)
         observed = perf_counter()
-        seconds = Seconds(
-            draft=self._draft_seconds,
-            score=score_seconds,
-            verify=verified - started,
-            commit=committed - verified,
-            observe=observed - committed,
-        )
-        self.tally.seconds.add(seconds)
-        self.policy.update(verdict, seconds.rounds)
-        self.tally.add(verdict, depth_of(tree.parents))
+        tally = self.tally
+        tally.add(verdict, depth_of(tree.parents) if verdict.num_drafted else 0)
+        spent = tally.seconds
+        spent.draft += self._draft_seconds
+        spent.score += score_seconds
+        spent.verify += verified - started
+        spent.commit += committed - verified
+        spent.observe += observed - committed
+        self.policy.update(verdict, self._draft_seconds + score_seconds + observed - started)
         if self.on_round is not None:
-            self._report(tree, verdict, seconds)
-        return self._emit(verdict)
+            self._report(tree, verdict, (score_seconds, verified - started, committed - verified, observed - committed))
+        self._emit(verdict)
+        return verdict
 
     def observe(self, tokens: Tokens, out: TargetOutput, path: Sequence[int] | None) -> None:
         """Shows the drafter what was committed."""
@@ -123,8 +126,10 @@ class Decoding:
             if not self.keeps_drafter:
                 self.drafter.close()
 
-    def _report(self, tree: DraftTree, verdict: Verdict, seconds: Seconds) -> None:
+    def _report(self, tree: DraftTree, verdict: Verdict, after_draft: tuple[float, float, float, float]) -> None:
         assert self.on_round is not None
+        score, verify, commit, observe = after_draft
+        seconds = Seconds(draft=self._draft_seconds, score=score, verify=verify, commit=commit, observe=observe)
         number, ids = self.tally.rounds, tree.ids
         self.on_round(RoundRecord(number=number, tokens=ids, parents=tree.parents, verdict=verdict, seconds=seconds))
 
@@ -132,10 +137,9 @@ class Decoding:
         count, self.finish_reason = self.stops.take(verdict, logits)
         return verdict.cut(count)
 
-    def _emit(self, verdict: Verdict) -> Verdict:
+    def _emit(self, verdict: Verdict) -> None:
         self.sampler.advance(verdict.emitted)
         self.root = verdict.next_token
-        return verdict
 
     def _drop_drafter(self, error: Exception) -> None:
         """Goes on plainly for the rest of the request: warned, and counted in ``fallbacks``."""
@@ -161,7 +165,7 @@ def decode(target: Target, prompt: Sequence[int], decoding: Decoding) -> Iterato
     try:
         yield from prefill(target, prompt, [decoding])
         while decoding.finish_reason is None:
-            yield from advance(target, [decoding])
+            yield _advance_one(target, decoding)
     finally:
         decoding.close()
 
@@ -192,7 +196,7 @@ def read_prompt(target: Target, prompt: Sequence[int], decodings: Sequence[Decod
     if first.on_prompt is not None:
         capture = replace(capture, logits=True)
     logits: Tensor | None = None
-    with _target_faults():
+    try:
         for tokens, out in target.prefill(prompt[first.cache.length :], first.cache, capture):
             for decoding in decodings:
                 decoding.observe(tokens, out, None)
@@ -203,6 +207,8 @@ def read_prompt(target: Target, prompt: Sequence[int], decodings: Sequence[Decod
                 for decoding in decodings:
                     decoding.finish_reason = "cancelled"
                 return None
+    except Exception as error:  # noqa: BLE001  (it is raised again, typed)
+        _raise_typed(error)
     if logits is None:
         raise TargetError("the prefill gave no logits; expected the last row's with the last chunk")
     for decoding in decodings:
@@ -220,6 +226,8 @@ def advance(target: Target, decodings: Sequence[Decoding]) -> list[Verdict]:
     Raises:
         TargetError: the target failed.
     """
+    if len(decodings) == 1:
+        return [_advance_one(target, decodings[0])]
     trees = [decoding.draft() for decoding in decodings]
     groups: dict[Capture, list[int]] = {}
     for i, decoding in enumerate(decodings):
@@ -241,16 +249,31 @@ def advance(target: Target, decodings: Sequence[Decoding]) -> list[Verdict]:
     return [verdicts[i] for i in range(len(decodings))]
 
 
+def _advance_one(target: Target, decoding: Decoding) -> Verdict:
+    """:func:`advance` of one sequence, without the tables of several."""
+    tree = decoding.draft()
+    try:
+        started = perf_counter()
+        (out,) = _score(target, [(tree, decoding.cache)], decoding.drafter.capture)
+        taken = perf_counter() - started
+        decoding.failed = True
+        verdict = decoding.absorb(tree, out, taken)
+        decoding.failed = False
+    except BaseException:
+        decoding.cache.rollback()
+        raise
+    return verdict
+
+
 def _score(target: Target, rounds: list[tuple[DraftTree, Cache]], capture: Capture) -> list[TargetOutput]:
-    with _target_faults():
+    try:
         return target.score(rounds, capture)
+    except Exception as error:  # noqa: BLE001  (it is raised again, typed)
+        _raise_typed(error)
 
 
-class _target_faults:  # noqa: N801  (reads as a statement)
+def _raise_typed(error: Exception) -> NoReturn:
     """Turns whatever a target raises into a ``TargetError``; our own errors pass."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, SurefootError):
-            raise TargetError(f"the target failed: {type(error).__name__}: {error}") from error
+    if isinstance(error, SurefootError):
+        raise error
+    raise TargetError(f"the target failed: {type(error).__name__}: {error}") from error

@@ -71,8 +71,11 @@ class Request:
             finally:
                 self.decoding.close()
             return
+        events = self.stops.events
         for _ in decode(self.target, self.prompt, self.decoding):
-            yield from self.new_events()
+            while self.num_sent < len(events):
+                self.num_sent += 1
+                yield events[self.num_sent - 1]
 
     def new_events(self) -> Iterator[Event]:
         """Events that were not handed out yet."""

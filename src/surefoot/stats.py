@@ -86,13 +86,17 @@ class Stats:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts a request while it runs."""
+    """Counts a request while it runs.
+
+    Attributes:
+        depths: rounds whose tree was ``i`` levels deep below its root.
+        accepted_histogram: rounds in which ``i`` drafts were accepted.
+    """
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
-    drafted_by_position: list[int] = field(default_factory=list)
-    accepted_by_position: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
     accepted_histogram: list[int] = field(default_factory=list)
     fallbacks: int = 0
     seconds: Seconds = field(default_factory=Seconds)
@@ -103,27 +107,31 @@ class Tally:
         self.rounds += 1
         self.drafted += verdict.num_drafted
         self.accepted += accepted
-        while len(self.accepted_histogram) <= accepted:
-            self.accepted_histogram.append(0)
-        self.accepted_histogram[accepted] += 1
-        while len(self.drafted_by_position) < depth:
-            self.drafted_by_position.append(0)
-            self.accepted_by_position.append(0)
-        for position in range(depth):
-            self.drafted_by_position[position] += 1
-        for position in range(accepted):
-            self.accepted_by_position[position] += 1
+        _count(self.depths, depth)
+        _count(self.accepted_histogram, accepted)
 
     def finish(self, *, strict: bool) -> Stats:
         """The account as it stands."""
+        deepest = max(len(self.depths) - 1, 0)
         return Stats(
             rounds=self.rounds,
             drafted=self.drafted,
             accepted=self.accepted,
-            drafted_by_position=tuple(self.drafted_by_position),
-            accepted_by_position=tuple(self.accepted_by_position),
+            drafted_by_position=_reaching_beyond(self.depths, deepest),
+            accepted_by_position=_reaching_beyond(self.accepted_histogram, deepest),
             accepted_histogram=tuple(self.accepted_histogram),
             fallbacks=self.fallbacks,
             strict=strict,
             seconds=self.seconds,
         )
+
+
+def _count(histogram: list[int], value: int) -> None:
+    if value >= len(histogram):
+        histogram.extend([0] * (value + 1 - len(histogram)))
+    histogram[value] += 1
+
+
+def _reaching_beyond(histogram: list[int], positions: int) -> tuple[int, ...]:
+    """How many of what a histogram counts is more than 0, 1, 2, ..."""
+    return tuple(sum(histogram[position + 1 :]) for position in range(positions))
