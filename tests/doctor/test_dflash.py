@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,15 @@ def test_a_missing_tensor_and_a_context_that_ends_before_the_targets_are_told(ma
     damaged = of(files(target, drafter), "draft model files")
     assert damaged.level == "FAIL"
     assert [line for line in damaged.details if line.startswith("missing: fc.weight")]
+
+
+def test_a_drafter_whose_record_names_another_target_is_a_warning(make_model: Make, drafter: str) -> None:
+    target = make_model("target")
+    record = {"target": {"config_sha256": "0" * 64}, "target_name": "another-7b"}
+    (Path(drafter) / "run.json").write_text(json.dumps(record))
+    check = of(files(target, drafter), "draft model files")
+    assert (check.level, "(another-7b)" in check.found) == ("WARN", True)
+    assert "surefoot train dflash" in check.mend
 
 
 def test_the_budget_follows_the_dtype_that_is_asked_for(make_model: Make, drafter: str) -> None:

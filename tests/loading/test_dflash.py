@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -20,6 +21,7 @@ from surefoot.drafters.dflash.drafter import DFlash
 from surefoot.errors import CheckpointError, LoadError, PairError, UnsupportedModelError
 from surefoot.loading import find_dflash, load_dflash, load_target
 from surefoot.options import LoadOptions
+from surefoot.train.run import identity_of
 
 PROMPT = tuple(range(5, 17))
 
@@ -128,6 +130,26 @@ def test_weights_that_cannot_be_right_are_refused(tmp_path: Path, target: Path) 
 def test_a_shorter_context_is_noted(tmp_path: Path, target: Path) -> None:
     directory = save_network(tmp_path, random_network(max_position_embeddings=64))
     assert any("context of 64 tokens is shorter" in note for note in surefoot.load(target, directory).notes)
+
+
+def test_a_drafter_of_another_target_of_the_same_counts_is_noted(tmp_path: Path, target: Path) -> None:
+    """By what `surefoot train` records beside it; other records, and none, say nothing."""
+    directory = save_network(tmp_path, random_network())
+    own = hashlib.sha256((target / "config.json").read_bytes()).hexdigest()
+
+    def notes(record: object) -> list[str]:
+        text = record if isinstance(record, str) else json.dumps(record)
+        (directory / "run.json").write_text(text)
+        return [note for note in surefoot.load(target, directory).notes if "another target" in note]
+
+    other = {"target": {"config_sha256": "0" * 64, "weights_sha256": "0" * 64}, "target_name": "another-7b"}
+    (note,) = notes(other)
+    assert "(another-7b)" in note
+    assert len(notes({"target": {"config_sha256": "0" * 64}})) == 1
+    assert notes(other | {"target": {"config_sha256": own}}) == []
+    assert notes(other | {"target": identity_of(target)}) == []
+    for record in ({}, {"target": "pebble"}, {"target": {"config_sha256": 5}}, [1], "{", ""):
+        assert notes(record) == []
 
 
 def test_a_drafter_is_no_target(tmp_path: Path) -> None:

@@ -118,6 +118,14 @@ EXAMINING = (
         killer="tests/doctor/test_dflash.py::test_its_weights_and_its_context_are_in_the_budget",
     ),
     Mutant(
+        name="every-target-is-the-recorded-one",
+        bug="a drafter of another target of the same counts drafts badly and nothing says why",
+        file="loading/dflash.py",
+        before="    if recorded == hashlib.sha256(config.read_bytes()).hexdigest():",
+        after="    if recorded:",
+        killer="tests/doctor/test_dflash.py::test_a_drafter_whose_record_names_another_target_is_a_warning",
+    ),
+    Mutant(
         name="prediction-modules-are-an-eagle-head",
         bug="a whole model is taken for a head because it brings an fc.weight of its own",
         file="describe/heads.py",

@@ -14,7 +14,7 @@ from surefoot.drafters.dflash.config import DFlashConfig
 from surefoot.drafters.dflash.drafter import kernels_for
 from surefoot.drafters.dflash.network import DFlashNetwork
 from surefoot.loading.checkpoint import check_tensors
-from surefoot.loading.dflash import DFlashFiles, NoneLeftOut, check_fit, tensors_of
+from surefoot.loading.dflash import DFlashFiles, NoneLeftOut, check_fit, tensors_of, trained_for_another
 from surefoot.loading.formats import refuse_foreign
 from surefoot.loading.load import DTYPES
 from surefoot.loading.shards import stored_tensors
@@ -56,14 +56,18 @@ def check_drafter(found: DFlashFiles, target: ModelFiles | None) -> tuple[Check,
     with torch.device("meta"):
         specs = tensors_of(DFlashNetwork(config))
     check_tensors(specs, NoneLeftOut(), stored_tensors(found.place.path))
-    notes = () if target is None else check_fit(found.place.name, config, target.name, target.config)
+    shorter = () if target is None else check_fit(found.place.name, config, target.name, target.config)
+    another = None if target is None else trained_for_another(found.place.path, target.path)
     files = DrafterFiles(config=config, num_parameters=sum(math.prod(spec.shape) for spec in specs))
     layers = ", ".join(map(str, config.target_layer_ids))
     told = (
         f"dflash, {files.num_parameters / 1e6:.1f} M parameters, blocks of {config.block_size}, reads layers {layers}"
     )
     name = "draft model files"
-    if notes:
+    if another is not None:
+        mend = "Take a drafter that was trained for this target, or train one: surefoot train dflash"
+        return Check(name=name, level="WARN", found=f"{told}; {another}", mend=mend, details=shorter), files
+    if shorter:
         mend = "Keep requests shorter, or choose a drafter with a longer context"
-        return Check(name=name, level="WARN", found=f"{told}; {notes[0]}", mend=mend), files
+        return Check(name=name, level="WARN", found=f"{told}; {shorter[0]}", mend=mend), files
     return Check(name=name, level="PASS", found=told, details=(f"in {found.place.path}",)), files

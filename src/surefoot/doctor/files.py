@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from surefoot.doctor.check import Check
 from surefoot.errors import CheckpointError
@@ -36,6 +37,7 @@ class ModelFiles:
 
     Attributes:
         name: what it was called.
+        path: where it lies.
         raw: its ``config.json``.
         config: what that means.
         num_parameters: numbers in all its weights, a tied head counted once.
@@ -44,6 +46,7 @@ class ModelFiles:
     """
 
     name: str
+    path: Path
     raw: Mapping[str, object]
     config: DecoderConfig
     num_parameters: int
@@ -80,6 +83,7 @@ def examine_files(place: Place, side: str) -> tuple[Check, ModelFiles]:
     dtype = str(checkpoint_dtype(raw, stored)).removeprefix("torch.")
     files = ModelFiles(
         name=place.name,
+        path=place.path,
         raw=raw,
         config=config,
         num_parameters=sum(math.prod(spec.shape) for spec in specs),

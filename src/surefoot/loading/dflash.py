@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from surefoot.drafters.dflash.config import DFlashConfig
 from surefoot.drafters.dflash.network import DFlashNetwork
 from surefoot.drafters.dflash.reading import is_dflash, parse
-from surefoot.errors import PairError
+from surefoot.errors import CheckpointError, PairError
 from surefoot.loading.checkpoint import check_tensors, fill
-from surefoot.loading.files import read_json_object, regular_file
+from surefoot.loading.files import read_json_object, read_optional_object, regular_file
 from surefoot.loading.formats import refuse_foreign
 from surefoot.loading.load import DTYPES
 from surefoot.loading.loaded import LoadedTarget
@@ -22,6 +24,9 @@ from surefoot.loading.shards import stored_tensors
 from surefoot.models.config import DecoderConfig
 from surefoot.models.family import TensorSpec
 from surefoot.options import Environment, LoadOptions
+
+RECORD = "run.json"
+"""What ``surefoot train`` writes beside a drafter: where it comes from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,8 @@ def load_dflash(
     refuse_foreign(found.place.path)
     config = found.config
     notes = check_fit(found.place.name, config, target.name, target.config)
+    another = trained_for_another(found.place.path, target.path)
+    notes += () if another is None else (another,)
     stored = stored_tensors(found.place.path)
     with torch.device("meta"):
         network = DFlashNetwork(config)
@@ -119,3 +126,24 @@ def check_fit(name: str, config: DFlashConfig, target_name: str, target: Decoder
         return ()
     ours, theirs = target.context_length, config.context_length
     return (f"the drafter's context of {theirs} tokens is shorter than the target's {ours}: no drafts beyond it",)
+
+
+def trained_for_another(drafter: Path, target: Path) -> str | None:
+    """A note where the record beside a drafter says that it was trained for a target of another ``config.json``.
+
+    Every count may agree all the same: output is exact then too, and drafts are poor. Weights are not compared, which
+    would read them once more; and a record that is missing, damaged or not ours says nothing.
+    """
+    try:
+        record = read_optional_object(drafter, RECORD)
+    except CheckpointError:  # nothing that is computed depends on it
+        return None
+    made_for, config = record.get("target"), regular_file(target, "config.json")
+    recorded = made_for.get("config_sha256") if isinstance(made_for, dict) else None
+    if not isinstance(recorded, str) or config is None:
+        return None
+    if recorded == hashlib.sha256(config.read_bytes()).hexdigest():
+        return None
+    name = record.get("target_name")
+    named = f" ({name:.80})" if isinstance(name, str) else ""
+    return f"the drafter's {RECORD} names another target{named}, by its config.json: expect poor drafts, and exact text"
