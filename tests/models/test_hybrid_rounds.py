@@ -15,6 +15,7 @@ from tests.factories import HYBRIDS, make_model
 from tests.models.routes import random_case, step_logits, tree_logits
 from torch import Tensor
 
+from surefoot.cache.base import OpenNodes
 from surefoot.cache.hybrid import HybridCache
 from surefoot.cache.recurrent import RecurrentStates
 from surefoot.errors import TargetError
@@ -137,12 +138,14 @@ def test_so_are_any_number_of_rows_up_to_sixteen(dtype: torch.dtype) -> None:
 def test_without_the_kernels_too(dtype: torch.dtype) -> None:
     model = model_of("qwen3_5", dtype, trainable=True)
     assert model.kernels is None
-    assert first_difference(model, LONG, rows=(1, 2, 5), accepted=3) is None
+    assert first_difference(model, LONG, rows=(1, 2, 5, 16), accepted=6) is None
+    assert first_wrong_node(model, 10) is None
 
 
-def test_on_two_threads_too() -> None:
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_on_two_threads_too(dtype: torch.dtype) -> None:
     with torch_threads(2):
-        assert first_difference(model_of("qwen3_5", torch.bfloat16), LONG, rows=(1, 3, 8), accepted=3) is None
+        assert first_difference(model_of("qwen3_5", dtype), LONG, rows=(1, 3, 8, 16), accepted=8) is None
 
 
 def test_a_commit_that_leaves_the_states_is_noticed() -> None:
@@ -166,19 +169,45 @@ def test_trees_of_one_call_or_several_are_their_paths(family: str, dtype: torch.
         assert torch.equal(tree_logits(model, case), step_logits(model, case))
 
 
+def first_wrong_node(model: DecoderModel, num_nodes: int) -> int | None:
+    """The first node of a random tree after whose path's commit something differs from having decoded that path:
+    logits of its nodes, all that is remembered, or the next token's logits. None where nothing does."""
+    case = random_case(5, VOCAB, 0, num_nodes, 2)
+    for node in range(num_nodes):
+        path = path_to(case.parents, node)
+        tree, plain = LONG.cache(model), LONG.cache(model)
+        rows = torch.cat([logits_of(model, tree, part) for part in case.trees()])
+        tree.commit(path)
+        alone = steps(model, plain, [case.tokens[ancestor] for ancestor in path])
+        if not (torch.equal(rows[list(path)], alone) and Memory.of(tree).equals(Memory.of(plain))):
+            return node
+        if not torch.equal(step(model, tree, 1), step(model, plain, 1)):
+            return node
+    return None
+
+
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_after_any_path_of_a_tree_all_is_as_if_it_had_been_decoded(family: str) -> None:
-    model = model_of(family, torch.bfloat16)
-    case = random_case(5, VOCAB, 0, 20, 2)
-    for leaf in [node for node in range(20) if node not in case.parents]:
-        path = path_to(case.parents, leaf)
-        tree, plain = LONG.cache(model), LONG.cache(model)
-        for part in case.trees():
-            logits_of(model, tree, part)
-        tree.commit(path)
-        steps(model, plain, [case.tokens[node] for node in path])
-        assert Memory.of(tree).equals(Memory.of(plain))
-        assert torch.equal(step(model, tree, 1), step(model, plain, 1))
+    assert first_wrong_node(model_of(family, torch.bfloat16), 14) is None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_so_it_is_after_every_path_of_24_nodes(dtype: torch.dtype, threads: int) -> None:
+    with torch_threads(threads):
+        assert first_wrong_node(model_of("qwen3_5", dtype), 24) is None
+
+
+def test_a_path_that_ends_one_node_early_is_noticed() -> None:
+    """Negative control."""
+    model = model_of("qwen3_5", torch.float32)
+    real = RecurrentStates.commit
+
+    def one_less(self: RecurrentStates, path: Sequence[int], nodes: OpenNodes) -> None:
+        real(self, path[:-1] or path, nodes)
+
+    with patch.object(RecurrentStates, "commit", one_less):
+        assert first_wrong_node(model, 8) == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -272,11 +301,12 @@ def rounds_of(text: Sequence[int], choices: Random) -> Iterator[tuple[tuple[int,
         done += accepted
 
 
-def test_a_long_text_in_rounds_is_that_text_read_at_once() -> None:
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_a_long_text_in_rounds_is_that_text_read_at_once(dtype: torch.dtype) -> None:
     """Two thousand tokens on the kernels; torch, which takes longer, goes as far in ``tests/cache``."""
     model = make_model(
         "qwen3_5",
-        torch.bfloat16,
+        dtype,
         exact="require",
         num_hidden_layers=2,
         layer_types=["linear_attention", "full_attention"],
