@@ -118,6 +118,23 @@ def test_a_chain_of_any_number_of_rows_is_its_rows_one_by_one(each_set: str, for
         assert counts_that_differ(block, counts) == [], name
 
 
+@pytest.mark.parametrize("heads", range(1, 49))
+def test_any_number_of_heads_in_groups_of_any_size_is_exact_and_right(each_set: str, heads: int) -> None:
+    source = random.Random(heads)
+    for kv_heads in {1, heads, source.choice([one for one in range(1, heads + 1) if heads % one == 0])}:
+        head_dim, hidden = source.choice((2, 6, 8, 10, 18)), source.choice((1, 2, 15, 17, 33))
+        dtype = source.choice((FP32, BF16))
+        shape = Heads(hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=source.choice((None, 9)))
+        block = AttentionBlock(shape, dtype).pack()
+        assert counts_that_differ(block, (2, 5, 9)) == [], shape
+        assert nodes_that_differ(block, random_tree(heads, 6), (2,), block.run) == [], shape
+        x_NH, nodes = draw(3, hidden).to(dtype), nodes_of((-1, 0, 0), COMMITTED)
+        rows = block.cache(COMMITTED, COMMITTED + 3)
+        wide = block.reference(x_NH, nodes, [rows.double()], rounds=False)
+        error = (block.run(x_NH, nodes, [rows]) - wide).abs().max() / wide.abs().max()
+        assert float(error) < (1e-5 if dtype == FP32 else 2**-6), shape
+
+
 @pytest.mark.parametrize("formats", FORMATS)
 def test_a_node_of_any_tree_is_the_end_of_its_path(each_set: str, formats: str) -> None:
     for seed, (name, shape) in enumerate(ATTENTIONS.items()):

@@ -180,6 +180,25 @@ def test_wide_models_are_exact_in_chunks_and_trees(
     assert rounds_that_differ(model, [(12, (9,), 21), (3, (7,), 10)]) == []
 
 
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+def test_whole_models_are_exact_in_every_set_on_any_number_of_threads(
+    kernels: Library, each_set: str, dtype: torch.dtype
+) -> None:
+    model = model_of("odd sizes", dtype)
+    shown = []
+    for threads in (1, 2, 3):
+        kernels.use_threads(threads)
+        assert model.strict
+        cache = model.new_cache(40)
+        shown.append([*parts([out for _, out in model.prefill(text_of(37), cache, SHOWN)]), committed(cache)])
+        assert rounds_that_differ(model, [(12, (9,), 40), (1, (2, 3), 10)]) == [], threads
+    assert equal(shown[0], shown[1])
+    assert equal(shown[0], shown[2])
+    kernels.use_threads(None)
+    other = model.new_cache(40)
+    assert not equal(shown[0], [*stepped(model, text_of(37, seed=2), other), committed(other)])
+
+
 def rounds_that_differ(model: DecoderModel, sequences: Sequence[tuple[int, tuple[int, ...], int]]) -> list:
     """Which nodes or kept rows differ from plain decoding, of several sequences scored together.
 
