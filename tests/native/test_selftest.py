@@ -256,10 +256,13 @@ def logits(model: DecoderModel, tokens: range) -> Tensor:
     return out.logits
 
 
+@pytest.mark.parametrize("vocab_size", [97, 112], ids=["packed elsewhere", "packed in place"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_trainable_model_keeps_its_parameters_and_torch_computes(tmp_path: Path, tied: bool) -> None:
+def test_a_trainable_model_keeps_its_parameters_and_torch_computes(tmp_path: Path, tied: bool, vocab_size: int) -> None:
     for dtype, tolerance in ((FP32, 1e-4), (BF16, 0.1)):
-        path = make_checkpoint(tmp_path / str(dtype), "qwen3", dtype=dtype, tie_word_embeddings=tied)
+        sizes = {"tie_word_embeddings": tied, "vocab_size": vocab_size}
+        path = make_checkpoint(tmp_path / str(dtype), "qwen3", dtype=dtype, **sizes)
+        before = (path / "model.safetensors").read_bytes()
         trainable = surefoot.load(path, trainable=True).target
         packed = surefoot.load(path).target
         assert isinstance(trainable, DecoderModel)
@@ -269,6 +272,9 @@ def test_a_trainable_model_keeps_its_parameters_and_torch_computes(tmp_path: Pat
         kept = [name for name, parameter in packed.named_parameters() if parameter.numel()]
         assert kept == ([] if tied else ["embedding"])
         torch.testing.assert_close(logits(packed, range(20)), logits(trainable, range(20)), rtol=0, atol=tolerance)
+        every = torch.arange(vocab_size)
+        assert torch.equal(packed.embed(every), trainable.embed(every))
+        assert (path / "model.safetensors").read_bytes() == before
         trainable.prepare(exact="auto", prefill_chunk=64)
         with pytest.raises(LoadError, match=r"packed and let go of.*Load the model again"):
             packed.prepare(exact="auto", prefill_chunk=64)
