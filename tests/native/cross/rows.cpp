@@ -22,6 +22,8 @@ void surefoot_pack(int64_t type, const void* source, int64_t outputs, int64_t in
 void surefoot_unpack(int64_t type, const surefoot::Matrix* matrix, const int64_t* rows, int64_t count, void* out);
 void surefoot_race(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least);
 double surefoot_mass_above(const float* x, int64_t count, double top, double temperature, float bound, double* total);
+void surefoot_best(const float* x, int64_t rows, int64_t stride, int64_t count, int64_t* tokens);
+int64_t surefoot_likeliest(const float* x, int64_t rows, int64_t stride, int64_t count, int64_t most, int64_t* tokens);
 void surefoot_set_threads(int64_t count);
 const char* surefoot_instructions();
 int64_t surefoot_choose(const char* name);
@@ -239,6 +241,26 @@ void check_race() {
       if (exact[i] != double(least[i])) worst = std::fmax(worst, std::fabs(least[i] / exact[i] - 1));
     const bool sums = std::fabs(total / all - 1) < 1e-5 && std::fabs(upper - some) < 1e-5 * all;
     check(worst < 1e-4 && sums, "bounds and sums of a race of " + std::to_string(count));
+  }
+}
+
+// The likeliest tokens, the lowest of equals first; rows with NaN have none.
+void check_choice() {
+  for (int64_t count : {1, 17, 257, 9000}) {
+    std::vector<float> x = numbers<float>(count, 4);
+    for (float& value : x) value = std::nearbyint(4 * value);  // nearly all have equals
+    const int64_t most = std::min<int64_t>(count, 40);
+    std::vector<int64_t> order(count), found(most);
+    for (int64_t i = 0; i < count; ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return x[a] > x[b]; });
+    int64_t best = -2;
+    surefoot_best(x.data(), 1, count, count, &best);
+    const bool room = surefoot_likeliest(x.data(), 1, count, count, most, found.data()) == 0;
+    const bool right = room && best == order[0] && std::equal(found.begin(), found.end(), order.begin());
+    x[count - 1] = NAN;
+    surefoot_best(x.data(), 1, count, count, &best);
+    surefoot_likeliest(x.data(), 1, count, count, most, found.data());
+    check(right && best == -1 && found[0] == -1, "the likeliest of " + std::to_string(count) + " tokens");
   }
 }
 
@@ -460,6 +482,7 @@ int main(int count, char** arguments) {
     check_fusing();
     check_rotation();
     check_race();
+    check_choice();
     check_products<float>("fp32");
     check_products<bf16>("bf16");
     check_forward<float, float>("fp32 forward", 1e-5);
