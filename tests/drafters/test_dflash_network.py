@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.drafters.blockers import learnt_by, random_network, save_network
@@ -212,6 +214,30 @@ def test_the_kernels_compute_bfloat16_as_torch_does(shape: str) -> None:
         hidden.append(blocks.denoise(context, torch.randn(6, WIDTH, generator=generator).bfloat16()).float())
     torch.testing.assert_close(hidden[0], hidden[1], rtol=0.0, atol=0.2)
     assert (hidden[0] - hidden[1]).abs().mean() < 0.02
+
+
+def test_a_block_keeps_what_it_reads_while_another_thread_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share the list of places; a longer text's replaces it while the kernel reads the one before."""
+    library = available()
+    assert library is not None
+    blocks = NativeBlocks(random_network(1), library)
+    alive: list[bool] = []
+    honest = library.forward
+
+    def meanwhile(call: int) -> int:
+        read = weakref.ref(blocks._places)
+        blocks._places = np.arange(9, dtype=np.int64)
+        alive.append(read() is not None)
+        return honest(call)
+
+    context = blocks.new_context()
+    blocks.extend(context, torch.randn(11, NUM_TAPS * WIDTH).split(WIDTH, -1))
+    noise = torch.randn(5, WIDTH)
+    alone = blocks.denoise(context, noise.clone())
+    monkeypatch.setattr(library, "forward", meanwhile)
+    for _ in range(2):  # the second one finds a list that is too short
+        assert torch.equal(blocks.denoise(context, noise.clone()), alone)
+    assert alive == [True, True]
 
 
 def test_a_window_that_is_one_longer_gives_other_blocks() -> None:

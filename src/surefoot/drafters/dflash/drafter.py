@@ -15,7 +15,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from surefoot import native
 from surefoot.drafters.dflash.blocks import Blocks, TorchBlocks
 from surefoot.drafters.dflash.config import DFlashConfig
 from surefoot.drafters.dflash.native_blocks import NativeBlocks
@@ -23,7 +22,7 @@ from surefoot.drafters.dflash.network import DFlashNetwork
 from surefoot.drafters.dflash.tree import best_nodes
 from surefoot.errors import DrafterError, OptionError, PairError
 from surefoot.models.native_forward import MOST_HEAD_DIM, NATIVE_DTYPES
-from surefoot.native import available
+from surefoot.native import available, likeliest, likeliest_reference, readable
 from surefoot.native.library import Library
 from surefoot.protocols import Sampler, Target
 from surefoot.sampling import UNDRAWABLE
@@ -182,7 +181,7 @@ class DFlashDrafter:
     def _tree(self, root: int, logits_KV: Tensor, plan: Plan) -> DraftTree:
         """The likeliest combinations of the slots' tokens, as far as each slot's law knows nothing of the others."""
         width = min(plan.width, plan.num_nodes, logits_KV.shape[-1])
-        find = native.likeliest if native.readable(logits_KV) else native.likeliest_reference
+        find = likeliest if readable(logits_KV) else likeliest_reference
         ids_KW = find(logits_KV, logits_KV.shape[-1], width)
         log_probs_KW = logits_KV.gather(-1, ids_KW.clamp(min=0)) - logits_KV.logsumexp(-1, keepdim=True)
         log_probs, ids = log_probs_KW.tolist(), ids_KW.tolist()

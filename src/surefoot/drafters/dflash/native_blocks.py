@@ -86,8 +86,9 @@ class NativeBlocks:
         """As in ``blocks.Blocks``; ``noise`` is used up."""
         start, count = context.length, len(noise)
         context.reserve(count)
-        if start + count > len(self._places):
-            self._places = np.arange(2 * (start + count), dtype=np.int64)
+        places = self._places  # another thread may put longer ones in their place
+        if start + count > len(places):
+            places = self._places = np.arange(2 * (start + count), dtype=np.int64)
         first, second = self._rope.reserve(start + count)
         sequence = np.array(
             [context.address, context.capacity, first.data_ptr(), second.data_ptr(), first.shape[-1], 0], dtype=np.int64
@@ -101,7 +102,7 @@ class NativeBlocks:
                 stream=noise.data_ptr(),
                 rows=_address(rows),
                 sequences=_address(sequence),
-                seen=_address(self._places),
+                seen=_address(places),
                 steps=_address(steps),
                 num_steps=len(steps),
             )
