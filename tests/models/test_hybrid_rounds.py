@@ -144,8 +144,9 @@ def test_without_the_kernels_too(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_on_two_threads_too(dtype: torch.dtype) -> None:
+    model = model_of("qwen3_5", dtype)
     with torch_threads(2):
-        assert first_difference(model_of("qwen3_5", dtype), LONG, rows=(1, 3, 8, 16), accepted=8) is None
+        assert first_difference(model, LONG, rows=(1, 3, 8), accepted=3 if model.kernels is None else 8) is None
 
 
 def test_a_commit_that_leaves_the_states_is_noticed() -> None:
@@ -194,8 +195,10 @@ def test_after_any_path_of_a_tree_all_is_as_if_it_had_been_decoded(family: str) 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_so_it_is_after_every_path_of_24_nodes(dtype: torch.dtype, threads: int) -> None:
+    """Of fewer on torch, which takes longer."""
+    model = model_of("qwen3_5", dtype)
     with torch_threads(threads):
-        assert first_wrong_node(model_of("qwen3_5", dtype), 24) is None
+        assert first_wrong_node(model, 8 if model.kernels is None else 24) is None
 
 
 def test_a_path_that_ends_one_node_early_is_noticed() -> None:
