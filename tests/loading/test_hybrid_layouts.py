@@ -133,6 +133,28 @@ def test_the_text_part_of_a_model_that_reads_images(family: str, tied: bool, tmp
     assert not load_target(apart, KEEPING).notes[1:]
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_quantised_text_part_is_refused_wherever_it_says_so(inside: bool, tmp_path: Path) -> None:
+    plain = make_checkpoint(tmp_path / "plain", "qwen3_5")
+    text = raw_of(plain) | {"model_type": "qwen3_5_text", "architectures": None}
+    whole: dict[str, object] = {"model_type": "qwen3_5", "text_config": text, "vision_config": VISION}
+    assert torch.equal(logits(write(tmp_path / "whole", whole, tensors_of(plain))), logits(plain))
+    (text if inside else whole)["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    with pytest.raises(UnsupportedModelError, match="quantised weights"):
+        load_target(write(tmp_path / "quantised", whole, tensors_of(plain)), KEEPING)
+
+
+def test_decay_rates_may_be_stored_in_any_dtype(tmp_path: Path) -> None:
+    """fp32 beside half-width weights, as released, or half-width like them: the numbers stored are those computed."""
+    path = make_checkpoint(tmp_path / "model", "qwen3_5", dtype=torch.bfloat16)
+    narrow = logits(path)
+    stored = {name: tensor.float() for name, tensor in tensors_of(path).items() if name.endswith(("A_log", "dt_bias"))}
+    change_tensors(path, stored)
+    assert torch.equal(logits(path), narrow)
+    change_tensors(path, {name: tensor + 2**-9 for name, tensor in stored.items()})  # which bf16 could not hold
+    assert not torch.equal(logits(path), narrow)
+
+
 def test_weights_that_predict_several_tokens_are_left_with_a_note(tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path / "model", "qwen3_next", mtp_num_hidden_layers=1)
     before = logits(path)
@@ -192,6 +214,8 @@ def test_a_conversion_for_mlx_is_refused(family: str, tmp_path: Path) -> None:
         ("qwen3_5", {"layer_types": ["sliding_attention"] * 4}, "layer_types"),
         ("qwen3_5", {"num_experts": 8}, "num_experts"),
         ("qwen3_5", {"hyper_connections": 4}, "hyper_connections"),
+        ("qwen3_5", {"quantization_config": {"quant_method": "fp8"}}, "quantised weights"),
+        ("qwen3_5", {"partial_rotary_factor": 0.2}, "partial_rotary_factor"),
         ("qwen3_5", {"vision_config": VISION}, "vision_config"),
         ("qwen3_5", {"model_type": "qwen4_exp"}, "qwen4_exp"),
         ("qwen3_5", {"architectures": ["Qwen3ForCausalLM"]}, "architectures"),

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from surefoot.ops import delta_rule
 from surefoot.ops.delta_chunked import gated_delta_chunked
+from surefoot.ops.delta_rule import DeltaPlace, DeltaShape, DeltaState
 
 TOLERANCE = 1e-5
 
@@ -83,6 +85,29 @@ def test_chunks_equal_single_tokens(shape: Shape, chunk_size: int) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE)
     for one, other in zip(gradients(found, inputs), gradients(expected, inputs), strict=True):
         torch.testing.assert_close(one, other, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_chunks_are_the_rule_that_decoding_walks() -> None:
+    """The state a long prompt is trained with is the one it is decoded with."""
+    shape = Shape(70, 2, 6, 8, 12)
+    q, k, v, log_decay, beta, state = (x.detach() for x in inputs_of(shape))
+    out, last = gated_delta_chunked(q, k, v, log_decay, beta, state_BHED=state)
+    sizes = DeltaShape(num_key_heads=2, num_value_heads=6, key_dim=8, value_dim=12)
+    for row in range(2):
+        after = DeltaState(torch.empty_like(state[row]), torch.empty(3, sizes.channels))
+        place = DeltaPlace(
+            parents=range(-1, shape.time - 1),
+            num_new=shape.time,
+            committed=DeltaState(state[row], torch.zeros(3, sizes.channels)),
+            after=after,
+            continues=False,
+            tape=None,
+        )
+        walked = delta_rule._walk(
+            delta_rule._Inputs(q[row], k[row], v[row], beta[row], log_decay[row].exp()), place, sizes
+        )
+        torch.testing.assert_close(out[row], walked, rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(last[row], after.state, rtol=0, atol=TOLERANCE)
 
 
 def test_an_absent_state_is_zeros_and_strong_decay_stays_finite() -> None:
