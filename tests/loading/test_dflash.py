@@ -99,8 +99,9 @@ WRONG: dict[str, tuple[dict[str, object], type[LoadError], str]] = {
 def test_every_wrong_count_fails_at_load(tmp_path: Path, target: Path, count: str) -> None:
     overrides, error, named = WRONG[count]
     directory = save_network(tmp_path, random_network(), **overrides)
-    with pytest.raises(error, match=re.escape(named)):
+    with pytest.raises(error, match=re.escape(named)) as caught:
         surefoot.load(target, directory)
+    assert str(directory) in str(caught.value)
 
 
 def test_a_drafter_of_another_width_is_refused(tmp_path: Path, target: Path) -> None:

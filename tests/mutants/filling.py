@@ -173,7 +173,7 @@ TRAINING = (
         name="answers-stand-for-other-prompts",
         bug="data changed between two starts, and the answers written to the old ones were kept",
         file="train/run.py",
-        before='"sha256": digest_of(questions)',
+        before='"sha256": digest_of(documents)',
         after='"sha256": ""',
         killer=TRAIN + "test_run.py::test_answers_do_not_stand_for_other_prompts",
     ),

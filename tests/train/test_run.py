@@ -176,8 +176,11 @@ def test_a_file_or_a_place_without_rights_is_no_folder(target: LoadedTarget, ask
         (replace(SHAPE, tap_layer=(1, 1)), "expected different ones"),
         (replace(SHAPE, mask_token_id=308), "mask_token_id is 308"),
         (replace(SHAPE, mask_token_id=int(cycles(8).ids[0, 0])), "stands for tokens not yet known"),
-        (replace(SHAPE, heads=3, kv_heads=2), "equal groups"),
-        (replace(SHAPE, head_dim=7), "even number"),
+        (
+            replace(SHAPE, heads=3, kv_heads=2),
+            r"num_attention_heads is 3 .* equal groups.* Give other",
+        ),
+        (replace(SHAPE, head_dim=7), "the drafter's head_dim is 7; expected an even number"),
         (replace(SHAPE, init=Path("nowhere")), "nowhere"),
     ],
 )

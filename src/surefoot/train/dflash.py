@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from surefoot.drafters.dflash.config import DFlashConfig, layers_by_rule, to_jso
 from surefoot.drafters.dflash.drafter import DFlash
 from surefoot.drafters.dflash.loss import default_gamma, slot_weights
 from surefoot.drafters.dflash.network import DFlashNetwork
-from surefoot.errors import OptionError
+from surefoot.errors import CheckpointError, OptionError
 from surefoot.loading.dflash import find_dflash, load_dflash
 from surefoot.loading.files import read_optional_object
 from surefoot.loading.loaded import LoadedTarget
@@ -47,8 +48,7 @@ def shape_for(target: LoadedTarget, options: DFlashOptions) -> DFlashConfig:
     """The drafter's config for this target.
 
     Raises:
-        OptionError: the target has no such layers, or no id is free for the mask.
-        CheckpointError: sizes that no drafter has.
+        OptionError: the target has no such layers, no id is free for the mask, or no drafter has such sizes.
     """
     config = target.config
     layers = options.tap_layer
@@ -62,7 +62,8 @@ def shape_for(target: LoadedTarget, options: DFlashOptions) -> DFlashConfig:
             "Give other --tap-layer, or fewer --taps"
         )
     head_dim = options.head_dim or config.head_dim
-    return DFlashConfig(
+    make = partial(
+        DFlashConfig,
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         intermediate_size=options.inner_size or 3 * config.hidden_size,
@@ -80,6 +81,10 @@ def shape_for(target: LoadedTarget, options: DFlashOptions) -> DFlashConfig:
         windows=(None,) * options.layers,
         causal=(False,) * options.layers,
     )
+    try:
+        return make()
+    except CheckpointError as fault:
+        raise OptionError(f"the drafter's {fault}. Give other options") from fault
 
 
 def find_mask_id(target: LoadedTarget) -> int:

@@ -29,6 +29,9 @@ class DFlashConfig:
         num_target_layers: layers of the target it was made for; None where the file does not say.
         windows: for each layer, how many positions a row sees, its own included; None sees all.
         causal: for each layer, whether a row of the block sees only rows of the block before it.
+
+    Raises:
+        CheckpointError: sizes that no drafter has.
     """
 
     vocab_size: int
@@ -139,4 +142,4 @@ def to_json(config: DFlashConfig, dtype: str = "float32") -> dict[str, object]:
 
 def _require(condition: bool, found: str, expected: str) -> None:
     if not condition:
-        raise CheckpointError(f"the drafter's config: {found}; expected {expected}. The file is damaged, or no DFlash")
+        raise CheckpointError(f"{found}; expected {expected}")  # whoever makes one says where it comes from

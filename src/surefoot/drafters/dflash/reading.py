@@ -7,8 +7,10 @@ rotation or causality would only lower acceptance, so a field that is not unders
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from surefoot.drafters.dflash.config import ARCHITECTURE, FULL, SECTION, SLIDING, DFlashConfig, layers_by_rule
+from surefoot.errors import CheckpointError
 from surefoot.models.config import MAX_LAYERS
 from surefoot.models.fields import FieldReader
 from surefoot.models.positions import RopeTraits, read_default, read_linear, read_llama3, read_positions, read_yarn
@@ -68,7 +70,8 @@ def parse(raw: Mapping[str, object], where: str = "config.json") -> DFlashConfig
     windows, causal = _read_sight(fields, section, num_layers)
     num_target_layers = fields.count("num_target_layers", most=MAX_LAYERS) if "num_target_layers" in fields else None
     vocab_size = fields.count("vocab_size")
-    config = DFlashConfig(
+    make = partial(
+        DFlashConfig,
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=fields.count("intermediate_size"),
@@ -86,6 +89,10 @@ def parse(raw: Mapping[str, object], where: str = "config.json") -> DFlashConfig
         windows=windows,
         causal=causal,
     )
+    try:
+        config = make()
+    except CheckpointError as fault:
+        raise CheckpointError(f"{where}: {fault}. Repair the file or download it again") from fault
     for reader in (fields, section):
         reader.get("mask_token")  # its text; the id decides
         for name, size in (("target_hidden_size", hidden_size), ("draft_vocab_size", vocab_size)):
