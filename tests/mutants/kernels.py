@@ -200,12 +200,21 @@ FORWARD = (
 
 SOURCES = (
     Mutant(
-        name="many-rows-are-summed-backwards",
+        name="many-rows-begin-with-the-third-input",
         bug="the order of a sum depends on how many rows are computed together",
         file="native/source/linear.hpp",
-        before="float* w, int64_t steps, Vec (&sums)[ROWS][BLOCKS]) {\n  for (int64_t k = 0; k < steps; ++k) {",
-        after="float* w, int64_t steps, Vec (&sums)[ROWS][BLOCKS]) {\n"
-        "  for (int64_t i = 0, k = 0; k = ROWS > 2 ? steps - 1 - i : i, i < steps; ++i) {",
+        before="  for (const T* stop = w + steps * numbers; w != stop; w += numbers) {",
+        after="  if (ROWS > 2 && steps > 2) {\n"
+        "    Walk<T> third = x;\n"
+        "    third.step(), third.step();\n"
+        "    accumulate(third, w + 2 * numbers, run, sums);\n"
+        "    accumulate(x, w, run, sums);\n"
+        "    x.step();\n"
+        "    accumulate(x, w + numbers, run, sums);\n"
+        "    x.step(), x.step();\n"
+        "    w += 3 * numbers, steps -= 3;\n"
+        "  }\n"
+        "  for (const T* stop = w + steps * numbers; w != stop; w += numbers) {",
         killer=BLOCKS + "test_a_chain_of_any_number_of_rows_is_its_rows_one_by_one[portable-fp32]",
     ),
     Mutant(

@@ -52,6 +52,8 @@ inline Sizes sizes_of(const Call& call) {
   return most;
 }
 
+constexpr int64_t MOST_SCORES = 1 << 19;  // of a thread, as long as that is more than one row's
+
 template <class T>
 int64_t lay_out(const Call& call, int threads, char* memory, Workshop<T>& shop, int member) {
   const Sizes sizes = sizes_of(call);
@@ -68,15 +70,22 @@ int64_t lay_out(const Call& call, int threads, char* memory, Workshop<T>& shop, 
   shop.normed = (T*)(norms + (shop.few ? normed * member : 0));
   shop.fused = (float*)take(call.num_rows * sizes.fused * int64_t(sizeof(float)));
   shop.inner = (T*)take(call.num_rows * padded<T>(sizes.inner) * int64_t(sizeof(T)));
-  const int64_t scores = aligned(sizes.group * sizes.seen * int64_t(sizeof(float)));
-  const int64_t queries = aligned((2 * sizes.head + 1) * sizes.group * int64_t(sizeof(float)));
-  shop.scores = (float*)(take(scores * threads) + scores * member);
-  shop.queries = (float*)(take(queries * threads) + queries * member);
+  const int64_t scores = sizes.group * (sizes.seen + 2 * LANES), most = MOST_SCORES / (scores + 1);
+  shop.most_together = most < 1 ? 1 : most > ATTENDED ? ATTENDED : most;
+  const int64_t queries = sizes.group * (call.num_rows < shop.most_together ? call.num_rows : shop.most_together);
+  auto own = [&](int64_t numbers) {
+    const int64_t bytes = aligned(numbers * int64_t(sizeof(float)));
+    return (float*)(take(bytes * threads) + bytes * member);
+  };
+  shop.scores = own(queries * (sizes.seen + 2 * LANES));
+  shop.queries = own(2 * queries * sizes.head);
+  shop.turned = own(sizes.head * LANES);
+  shop.factors = own(queries);
   shop.parts = (float*)take(call.num_rows * sizes.parts * int64_t(sizeof(float)));
   shop.routes = (Route*)take(call.num_rows * sizes.routes * int64_t(sizeof(Route)));
   shop.own = take(aligned(sizes.own) * threads) + aligned(sizes.own) * member;
   shop.most_seen = sizes.seen;
-  shop.group_room = sizes.group * sizes.head;
+  shop.group_room = queries * sizes.head;
   return used;
 }
 
@@ -108,34 +117,49 @@ void place_head(const Call& call, const Attention& block, Workshop<T>& shop, int
   for (int64_t i = 0; i < size; i += LANES) store_first(place + i, load_first(x + i, size - i), size - i);
 }
 
+// Rows [first, stop) of one sequence, and one key head.
 template <class T, class C>
-void attend_row(const Call& call, const Attention& block, Workshop<T>& shop, int64_t row_index, int64_t kv_head) {
-  const Row& row = call.rows[row_index];
-  const Sequence& sequence = call.sequences[row.sequence];
+void attend_rows(
+    const Call& call, const Attention& block, Workshop<T>& shop, int64_t first, int64_t stop, int64_t kv_head) {
+  const Sequence& sequence = call.sequences[call.rows[first].sequence];
   const int64_t size = block.head_dim, group = block.heads / block.kv_heads;
   const int vectors = int((size + LANES - 1) / LANES);
-  const int64_t room = vectors * LANES;
-  float *queries = shop.queries, *out = shop.queries + shop.group_room;
-  const float* x = shop.fused + row_index * block.qkv.outputs + kv_head * group * size;
-  for (int64_t h = 0; h < group; ++h) {
-    std::memcpy(queries + h * room, x + h * size, size_t(size) * sizeof(float));
-    for (int64_t i = size; i < room; ++i) queries[h * room + i] = 0.0f;
-  }
-  const int64_t plane = sequence.capacity * size;
-  const C* keys = (const C*)sequence.rows + (2 * block.layer * block.kv_heads + kv_head) * plane;
-  const C* values = keys + block.kv_heads * plane;
-  const Bench bench{shop.scores, shop.most_seen};
-  attend(
-      queries, int(group), vectors, seen_by<C>(row, block, call, keys, size), seen_by<C>(row, block, call, values, size),
-      float(block.scale), bench, out + shop.group_room, out);
-  T* mixed = shop.inner + row_index * padded<T>(block.out.inputs) + kv_head * group * size;
-  const float* gates = x + (block.heads + 2 * block.kv_heads) * size;  // the group's, as far from its queries as from the first
-  for (int64_t h = 0; h < group; ++h)
-    for (int64_t i = 0; i < size; i += LANES) {
-      Vec value = load(out + h * room + i);
-      if (block.gated) value = value * sigmoid(load_first(gates + h * size + i, size - i));
-      store_first(mixed + h * size + i, value, size - i);
+  const int64_t room = vectors * LANES, plane = sequence.capacity * size;
+  const C* base = (const C*)sequence.rows + (2 * block.layer * block.kv_heads + kv_head) * plane;
+  const Bench bench{
+      shop.queries, shop.queries + shop.group_room, shop.scores, shop.turned, shop.factors, shop.most_seen, int(group), vectors};
+  Seen<C> keys[ATTENDED], values[ATTENDED];
+  for (int64_t row = first; row < stop; ++row) {
+    const float* x = shop.fused + row * block.qkv.outputs + kv_head * group * size;
+    float* queries = bench.queries + (row - first) * group * room;
+    for (int64_t h = 0; h < group; ++h) {
+      std::memcpy(queries + h * room, x + h * size, size_t(size) * sizeof(float));
+      for (int64_t i = size; i < room; ++i) queries[h * room + i] = 0.0f;
     }
+    keys[row - first] = values[row - first] = seen_by<C>(call.rows[row], block, call, base, size);
+    values[row - first].base += block.kv_heads * plane;
+  }
+  attend(keys, values, int(stop - first), float(block.scale), bench);
+  for (int64_t row = first; row < stop; ++row) {
+    const float* x = shop.fused + row * block.qkv.outputs + kv_head * group * size;
+    const float* gates = x + (block.heads + 2 * block.kv_heads) * size;  // the group's, as far from its queries as from the first
+    const float* out = bench.sums + (row - first) * group * room;
+    T* mixed = shop.inner + row * padded<T>(block.out.inputs) + kv_head * group * size;
+    for (int64_t h = 0; h < group; ++h)
+      for (int64_t i = 0; i < size; i += LANES) {
+        Vec value = load(out + h * room + i);
+        if (block.gated) value = value * sigmoid(load_first(gates + h * size + i, size - i));
+        store_first(mixed + h * size + i, value, size - i);
+      }
+  }
+}
+
+// How many rows go through the keys together: many read them seldom, but each thread shall have as much to do as the others.
+inline int64_t rows_together(int64_t rows, int64_t kv_heads, int threads, int64_t most) {
+  int64_t together = most < rows ? most : rows;
+  auto units = [&] { return (rows + together - 1) / together * kv_heads; };
+  while (together > 1 && units() % threads != 0 && units() < 4 * threads) together = (together + 1) / 2;
+  return together;
 }
 
 template <class T, class C>
@@ -153,10 +177,15 @@ void attention_block(const Call& call, const Attention& block, Workshop<T>& shop
   });
 
   const int64_t width = block.out.inputs, stride = padded<T>(width);
-  phases.share_out(call.num_rows * block.kv_heads, 1, [&](int64_t i) {
-    const int64_t row = i % call.num_rows;
-    attend_row<T, C>(call, block, shop, row, i / call.num_rows);
-    if (i < call.num_rows && stride > width) shop.inner[row * stride + width] = T(0);
+  const int64_t together = rows_together(call.num_rows, block.kv_heads, team.size, shop.most_together);
+  const int64_t groups = (call.num_rows + together - 1) / together;
+  phases.share_out(groups * block.kv_heads, 1, [&](int64_t i) {
+    const int64_t from = i % groups * together, end = from + together < call.num_rows ? from + together : call.num_rows;
+    for (int64_t first = from, stop; first < end; first = stop) {
+      for (stop = first + 1; stop < end && call.rows[stop].sequence == call.rows[first].sequence;) ++stop;
+      attend_rows<T, C>(call, block, shop, first, stop, i / groups);
+    }
+    for (int64_t row = from; i < groups && stride > width && row < end; ++row) shop.inner[row * stride + width] = T(0);
   });
 
   AddTo<T> stream{(T*)call.stream, call.hidden, call.hidden};

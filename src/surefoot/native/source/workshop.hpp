@@ -47,10 +47,13 @@ struct Workshop {
   float* parts; // what experts give, for each of a row's
   Route* routes;
   float* scores;
-  float* queries;  // a group's queries, what comes of them, and a factor for each
+  float* queries;  // of some rows' groups, and what comes of them
+  float* turned;   // keys
+  float* factors;  // for each of the queries
   char* own;       // of this thread alone
   int64_t most_seen;
   int64_t group_room;
+  int64_t most_together;  // rows whose scores there is room for
 };
 
 constexpr int64_t FEW_ROWS = 8;
