@@ -89,26 +89,34 @@ class Tally:
     """Counts a request while it runs.
 
     Attributes:
+        drafted: as of :class:`Stats`.
         depths: rounds whose tree was ``i`` levels deep below its root.
         accepted_histogram: rounds in which ``i`` drafts were accepted.
     """
 
     rounds: int = 0
     drafted: int = 0
-    accepted: int = 0
     depths: list[int] = field(default_factory=list)
     accepted_histogram: list[int] = field(default_factory=list)
     fallbacks: int = 0
     seconds: Seconds = field(default_factory=Seconds)
 
+    @property
+    def accepted(self) -> int:
+        """Emitted tokens that had been drafted."""
+        return sum(count * rounds for count, rounds in enumerate(self.accepted_histogram))
+
     def add(self, verdict: Verdict, depth: int) -> None:
         """Counts one round whose tree was ``depth`` levels deep below its root."""
-        accepted = verdict.num_accepted
+        accepted, depths, histogram = verdict.num_accepted, self.depths, self.accepted_histogram
         self.rounds += 1
         self.drafted += verdict.num_drafted
-        self.accepted += accepted
-        _count(self.depths, depth)
-        _count(self.accepted_histogram, accepted)
+        if depth >= len(depths):
+            depths.extend([0] * (depth + 1 - len(depths)))
+        if accepted >= len(histogram):
+            histogram.extend([0] * (accepted + 1 - len(histogram)))
+        depths[depth] += 1
+        histogram[accepted] += 1
 
     def finish(self, *, strict: bool) -> Stats:
         """The account as it stands."""
@@ -124,12 +132,6 @@ class Tally:
             strict=strict,
             seconds=self.seconds,
         )
-
-
-def _count(histogram: list[int], value: int) -> None:
-    if value >= len(histogram):
-        histogram.extend([0] * (value + 1 - len(histogram)))
-    histogram[value] += 1
 
 
 def _reaching_beyond(histogram: list[int], positions: int) -> tuple[int, ...]:

@@ -82,7 +82,7 @@ def check_proposal(tree: DraftTree, plan: Plan, root: int, vocab_size: int) -> N
     if branches and (parents[0] != -1 or min(parents[1:], default=0) < 0):
         raise DrafterError(f"it proposed parents {parents}; expected -1 for the root alone")
     ids = tree.ids  # they are needed on the host for the walk anyway
-    if len(ids) != count or ids[0] != root or min(ids) < 0 or max(ids) >= vocab_size:
+    if len(ids) != count or ids[0] != root or (count > 1 and (min(ids) < 0 or max(ids) >= vocab_size)):
         raise DrafterError(
             f"it proposed ids {ids} for {count} nodes; expected the root {root} first and ids below {vocab_size}"
         )

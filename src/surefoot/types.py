@@ -66,8 +66,12 @@ class DraftTree:
         q: Tensor | None = None,
     ) -> None:
         """``tokens``: the nodes' ids ``[N]``, as integers or as int64."""
-        self._ids = tokens if isinstance(tokens, tuple) else None
-        self._tokens = None if isinstance(tokens, tuple) else tokens
+        self._ids: Tokens | None = None
+        self._tokens: Tensor | None = None
+        if isinstance(tokens, tuple):
+            self._ids = tokens
+        else:
+            self._tokens = tokens
         self.parents, self.score, self.q = parents, score, q
 
     def __len__(self) -> int:
@@ -155,7 +159,7 @@ class Verdict(NamedTuple):
     @property
     def num_accepted(self) -> int:
         """Emitted tokens that had been drafted."""
-        return max(len(self.path) - 1, 0) + (self.next_origin == "draft")
+        return (len(self.path) or 1) - 1 + (self.next_origin == "draft")
 
     def cut(self, count: int) -> Verdict:
         """The same verdict ended after its first ``count`` emitted tokens: commits the first ``count`` walked nodes."""

@@ -31,16 +31,15 @@ def verify(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
         draws = sampler.draw_rows(logits)  # one argmax over all rows, and one transfer of what it gives
         _check_rows(tree, len(draws))
         if is_chain(tree.parents):
-            return _walk_chain(tree, draws)
+            return _walk_chain(tree.ids, draws)
         return _walk(tree, lambda node, prefix: _drawn(draws, node, len(prefix)))
     _check_rows(tree, len(logits))
     rows = logits.cpu()  # one transfer for the whole walk; none where the logits are on the host already
     return _walk(tree, lambda node, prefix: sampler.draw(rows[node], prefix))
 
 
-def _walk_chain(tree: DraftTree, draws: Sequence[int]) -> Verdict:
-    """What :func:`_walk` gives of a chain whose draws are all there."""
-    tokens = tree.ids
+def _walk_chain(tokens: Tokens, draws: Sequence[int]) -> Verdict:
+    """What :func:`_walk` gives of a chain of ``tokens`` whose draws are all there."""
     node, last = 0, len(tokens) - 1
     while node < last and draws[node] == tokens[node + 1]:
         node += 1

@@ -201,8 +201,8 @@ ENDINGS = (
         name="acceptance-counts-cut-tokens-wrongly",
         bug="acceptance metrics count tokens after the stop (vllm 56101)",
         file="types.py",
-        before='return max(len(self.path) - 1, 0) + (self.next_origin == "draft")',
-        after="return max(len(self.path) - 1, 0)",
+        before='return (len(self.path) or 1) - 1 + (self.next_origin == "draft")',
+        after="return (len(self.path) or 1) - 1",
         killer=DECODE + "test_stop_id_anywhere_cuts_ids_cache_and_counts",
     ),
     Mutant(

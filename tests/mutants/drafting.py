@@ -41,8 +41,8 @@ LOOKUPS = (
         name="lookup-does-not-go-round",
         bug="a copy that meets its own end repeats the wrong token",
         file="drafters/lookup.py",
-        before="end + 1 + step % period",
-        after="end + 1 + min(step, period - 1)",
+        before="copied = (copied * (count // len(copied) + 1))[:count]",
+        after="copied = (copied + [root] * count)[:count]",
         killer=LOOKUP + "test_continues_cyclically_where_the_copy_meets_its_own_end",
     ),
     Mutant(

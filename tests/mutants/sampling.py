@@ -241,7 +241,7 @@ PROCESSING = (
         name="padding-is-drawn",
         bug="padded rows of the vocabulary are emitted (vllm 13849)",
         file="native/tensors.py",
-        before="width = min(columns, most)",
+        before="width = columns if columns < most else most",
         after="width = columns",
         killer=SAMPLER + "test_padding_beyond_the_vocabulary_is_never_drawn",
     ),

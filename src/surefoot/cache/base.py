@@ -93,7 +93,8 @@ class Transaction:
 
     def checked_path(self, path: Sequence[int]) -> tuple[int, ...]:
         """``path`` as a tuple, known to lead from the root of the open round down to one of its nodes."""
-        self.require_sound()
+        if self._broken:
+            self.require_sound()
         open_nodes, count = self.open, len(path)
         if open_nodes.is_chain and 0 < count <= len(open_nodes.parents):
             along = chain_path(count)

@@ -106,7 +106,8 @@ class LookupDrafter:
 
     def _continuation(self, root: int, end: int, count: int) -> list[int]:
         """Up to ``count`` tokens after index ``end`` of the text that ``root`` closes, going round at its end."""
-        known = self._text.tokens
-        period = len(known) - end
-        indices = (end + 1 + step % period for step in range(count))
-        return [root if index == len(known) else known[index] for index in indices]
+        copied = self._text.tokens[end + 1 : end + 1 + count]
+        if len(copied) < count:
+            copied.append(root)
+            copied = (copied * (count // len(copied) + 1))[:count]
+        return copied

@@ -39,23 +39,22 @@ class SuffixAutomaton:
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Appends tokens."""
-        states = [self._append(token) for token in tokens]
+        continuations, links, lengths = self._next, self._link, self._length
+        states = []
+        for token in tokens:
+            state = self._add_state({}, lengths[self._last] + 1, 0, len(self.tokens))
+            self.tokens.append(token)
+            walk = self._last
+            while walk != -1 and token not in continuations[walk]:
+                continuations[walk][token] = state
+                walk = links[walk]
+            if walk != -1:
+                after = continuations[walk][token]
+                links[state] = after if lengths[after] == lengths[walk] + 1 else self._split(walk, token, after)
+            self._last = state
+            states.append(state)
         for back, state in enumerate(reversed(states), 1):
             self._refresh_ends(state, len(self.tokens) - back)
-
-    def _append(self, token: int) -> int:
-        """Appends a token; the state of all tokens so far."""
-        index = len(self.tokens)
-        self.tokens.append(token)
-        state = self._add_state({}, self._length[self._last] + 1, 0, index)
-        walk = self._last
-        while walk != -1 and token not in self._next[walk]:
-            self._next[walk][token] = state
-            walk = self._link[walk]
-        if walk != -1:
-            self._link[state] = self._split(walk, token)
-        self._last = state
-        return state
 
     def longest_match(self, token: int) -> tuple[int, int]:
         """The longest suffix of ``tokens + [token]`` that occurs in ``tokens``: its length and the most recent index it
@@ -122,11 +121,8 @@ class SuffixAutomaton:
         self._end.append(end)
         return len(self._next) - 1
 
-    def _split(self, walk: int, token: int) -> int:
-        """The class that holds just ``longest(walk) + token``, split off a wider one if need be."""
-        after = self._next[walk][token]
-        if self._length[after] == self._length[walk] + 1:
-            return after
+    def _split(self, walk: int, token: int, after: int) -> int:
+        """The class that holds just ``longest(walk) + token``, split off the wider one ``after``."""
         clone = self._add_state(dict(self._next[after]), self._length[walk] + 1, self._link[after], self._end[after])
         while walk != -1 and self._next[walk].get(token) == after:
             self._next[walk][token] = clone

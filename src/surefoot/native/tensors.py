@@ -15,6 +15,7 @@ from surefoot.native.records import TYPE_CODES, Matrix, Product, type_code
 
 LANES = 16
 """Outputs of a packed block."""
+_FP32 = torch.float32
 
 
 def checked(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...], dtype: torch.dtype | None = None) -> int:
@@ -183,10 +184,10 @@ class BestTokens:
         """The lowest of the likeliest tokens below ``most`` of each row of ``logits`` [N, W]; -1 where there is NaN, or
         where the largest logit is infinite."""
         num_rows, columns = logits.shape
-        width = min(columns, most)
+        width = columns if columns < most else most
         stride, step = logits.stride()
         library, tokens = self._library, self._tokens
-        if library is None or step != 1 or logits.dtype != torch.float32 or not logits.is_cpu:
+        if library is None or step != 1 or logits.dtype is not _FP32 or not logits.is_cpu:
             return best_reference(logits, width)
         if len(tokens) != num_rows:
             tokens = self._tokens = array("q", bytes(8 * num_rows))

@@ -77,7 +77,8 @@ class RequestSampler:
             or len(self._forbidden) > 0
             or self._allowed is not None
         )
-        self._is_argmax = params.greedy and not self._edits_rows
+        self._is_greedy = params.greedy
+        self._is_argmax = self._is_greedy and not self._edits_rows
         self._num_edited = params.min_tokens if len(self._stop_ids) > 0 else 0
         self._best_tokens = native.BestTokens()
 
@@ -93,12 +94,13 @@ class RequestSampler:
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Appends emitted tokens to the history and opens the next round's streams."""
-        self._length += len(tokens)
-        self._num_emitted += len(tokens)
+        count = len(tokens)
+        self._length += count
+        self._num_emitted += count
         if self._edits_rows:
             self._seen.add(tokens)
             self._output.add(tokens)
-        if not self._params.greedy:  # which draws nothing at random
+        if not self._is_greedy:  # which draws nothing at random
             self._noise.forget_before(self._length)
             self._streams.next_round()
 
