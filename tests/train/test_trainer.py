@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.teaching import cycles, lessons, method_for, trainer_of
+from tests.factories import make_checkpoint
+from tests.train.teaching import VOCABULARY, cycles, lessons, loaded, method_for, trainer_of
 
 from surefoot.errors import SurefootError, TrainingError
 from surefoot.loading.loaded import LoadedTarget
@@ -151,6 +152,17 @@ def test_features_are_the_targets_and_may_be_learnt_from(target: LoadedTarget) -
     weight = torch.ones(64, 1, requires_grad=True)
     (features.layers @ weight).sum().backward()  # keeps the features; inference tensors would refuse
     assert weight.grad is not None
+
+
+def test_each_sequence_of_a_hybrid_begins_from_an_empty_state(tmp_path: Path) -> None:
+    """Its cache serves one sequence after the other, and its recurrent state must not reach the next."""
+    target = loaded(make_checkpoint(tmp_path / "hybrid", "qwen3_5", vocab_size=VOCABULARY)).model
+    ids, capture = cycles(3).ids, Capture(layers=(0, 1))
+    reader = FeatureReader(target, capture)
+    for rows in (ids, ids[::-1].copy(), ids[:, :20].copy()):
+        for row, tokens in enumerate(rows.tolist()):
+            ((_, out),) = target.prefill(tokens, target.new_cache(len(tokens)), capture)
+            assert torch.equal(reader.read(rows).layers[row], torch.cat(out.layers, -1))
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 5])
