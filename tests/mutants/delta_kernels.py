@@ -48,6 +48,14 @@ CALLS = (
 
 SOURCES = (
     Mutant(
+        name="late-workers-count-other-experts",
+        bug="a worker that wakes late counts the next block's experts, and waits for ever for items that never were",
+        file="native/source/experts.hpp",
+        before="const int64_t most_busy = rows * active < block.num_experts ? rows * active : block.num_experts;",
+        after="const int64_t most_busy = groups.num_busy;",
+        killer="tests/native/test_pool.py::test_workers_that_wake_late_go_through_blocks_that_are_done",
+    ),
+    Mutant(
         name="a-replay-keeps-the-history",
         bug="the convolution's window is not brought up to what was accepted",
         file="native/source/replay.hpp",

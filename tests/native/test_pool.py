@@ -12,16 +12,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.factories import make_model
 from tests.native.test_library import bits, draw
+from torch import Tensor
 
 from surefoot import native
 from surefoot.errors import OptionError
 from surefoot.native import pack, product
 from surefoot.native.library import Library
 from surefoot.native.records import Product
+from surefoot.tree import chain
+from surefoot.types import Capture
 
 TASKS = Path("/proc/self/task")
 
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 pytestmark = pytest.mark.skipif(native.available() is None, reason=f"there are no kernels: {native.why_not()}")
 
 
@@ -99,22 +104,53 @@ def test_a_call_takes_microseconds(kernels: Library) -> None:
     assert min(seconds) < 2e-5  # about half a microsecond on an idle machine
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_forked_process_can_call(kernels: Library) -> None:
-    kernels.use_threads(2)
-    x, packed = draw(5, 130), pack(draw(300, 130))
-    expected = bits(product(x, packed))
+def in_a_child(holds: Callable[[], bool]) -> bool | None:
+    """Whether something holds in a forked process; None where that hangs for a minute."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer Pythons warn of threads, which is what is tested
         child = os.fork()
     if child == 0:
-        os._exit(0 if bits(product(x, packed)) == expected else 3)
+        os._exit(0 if holds() else 3)
     deadline = time.monotonic() + 60
     while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            pytest.fail("the child hangs")
+            return None
         time.sleep(0.01)
-    assert os.waitstatus_to_exitcode(done[1]) == 0
+    return os.waitstatus_to_exitcode(done[1]) == 0
+
+
+@forks
+def test_a_forked_process_can_call(kernels: Library) -> None:
+    kernels.use_threads(2)
+    x, packed = draw(5, 130), pack(draw(300, 130))
+    expected = bits(product(x, packed))
+    assert in_a_child(lambda: bits(product(x, packed)) == expected)
     assert bits(product(x, packed)) == expected
+
+
+@forks
+@pytest.mark.usefixtures("one_thread")
+def test_workers_that_wake_late_go_through_blocks_that_are_done(kernels: Library) -> None:
+    """Each layer's rows choose other experts, so a worker that comes to one after another has begun finds those."""
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
+    model = make_model("qwen3_moe", seed=1, num_hidden_layers=24, hidden_size=17, **experts)
+    cache = model.new_cache(3)
+
+    def shown() -> Tensor:
+        (out,) = model.score([(chain([5, 9, 11]), cache)], Capture())
+        cache.rollback()
+        assert out.logits is not None
+        return out.logits
+
+    def stay() -> bool:
+        kernels.use_threads(3)
+        for _ in range(600):
+            time.sleep(0.0004)  # long enough for workers to fall asleep
+            if not torch.equal(shown(), expected):
+                return False
+        return True
+
+    expected = shown()
+    assert in_a_child(stay)

@@ -105,7 +105,7 @@ void route(const Experts& block, const float* logits, float* chances, Route* rou
 template <class T, class Out>
 INLINE void piece(const T* x, int64_t stride, int64_t rows, const Matrix& matrix, int64_t number, Out out) {
   const int64_t blocks = blocks_of(matrix), first = number * PIECE;
-  columns<T>(x, stride, matrix, rows, first, first + PIECE < blocks ? first + PIECE : blocks, -1, out);
+  columns<T>(x, stride, matrix, rows, first, first + PIECE < blocks ? first + PIECE : blocks, out);
 }
 
 template <class T>
@@ -127,7 +127,10 @@ void experts_block(const Call& call, const Experts& block, Workshop<T>& shop, Ph
   T *through = shop.inner, *through_shared = shop.inner + rows * active * inner;
   float *parts = shop.parts, *parts_shared = shop.parts + rows * active * hidden;
   const int64_t up_pieces = pieces_of(block.gate_up[0]), down_pieces = pieces_of(block.down[0]);
-  const int64_t up_items = groups.num_busy * up_pieces, down_items = groups.num_busy * down_pieces;
+  // As many as there may be, busy or not: a thread that comes when all is done, and grouped the next block's routes, must
+  // neither find an item left over nor wait for one that never was.
+  const int64_t most_busy = rows * active < block.num_experts ? rows * active : block.num_experts;
+  const int64_t up_items = most_busy * up_pieces, down_items = most_busy * down_pieces;
   const int64_t shared_up = shared ? pieces_of(block.shared_gate_up) : 0;
   const int64_t shared_down = shared ? pieces_of(block.shared_down) : 0;
   phases.share_out(up_items + shared_up, 1, [&](int64_t i) {
@@ -135,6 +138,7 @@ void experts_block(const Call& call, const Experts& block, Workshop<T>& shop, Ph
       Activate<T> out{through_shared, shared, block.shared_inner};
       return piece(shop.normed, wide, rows, block.shared_gate_up, i - up_items, out);
     }
+    if (i / up_pieces >= groups.num_busy) return;
     const int64_t expert = groups.busy[i / up_pieces], first = groups.starts[expert];
     const int64_t count = groups.starts[expert + 1] - first;
     const T* x = shop.normed + groups.order[first] * wide;
@@ -153,6 +157,7 @@ void experts_block(const Call& call, const Experts& block, Workshop<T>& shop, Ph
       Store<T> out{parts_shared, hidden, hidden};
       return piece(through_shared, shared, rows, block.shared_down, i - down_items, out);
     }
+    if (i / down_pieces >= groups.num_busy) return;
     const int64_t expert = groups.busy[i / down_pieces], first = groups.starts[expert];
     Store<T> out{parts + first * hidden, hidden, hidden};
     piece(through + first * inner, inner, groups.starts[expert + 1] - first, block.down[expert], i % down_pieces, out);
