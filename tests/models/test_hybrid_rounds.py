@@ -15,12 +15,14 @@ from tests.factories import HYBRIDS, make_model
 from tests.models.routes import random_case, step_logits, tree_logits
 from torch import Tensor
 
+from surefoot import native
 from surefoot.cache.base import OpenNodes
 from surefoot.cache.hybrid import HybridCache
 from surefoot.cache.recurrent import RecurrentStates
 from surefoot.errors import TargetError
 from surefoot.models import forward
 from surefoot.models.decoder import DecoderModel
+from surefoot.native.library import required
 from surefoot.tree import chain, path_to
 from surefoot.types import Capture, DraftTree
 
@@ -291,6 +293,28 @@ def test_a_forward_that_fails_half_way_leaves_its_round_as_it_was() -> None:
     assert torch.equal(rows, steps(model, plain, tokens)[3:])
     cache.commit(range(6))
     assert Memory.of(cache).equals(Memory.of(plain))
+
+
+@pytest.mark.skipif(native.available() is None, reason="there are no kernels")
+@pytest.mark.parametrize("parents", [(2, 3, 4), (0, 0, 4), (1, 3, 1)], ids=str)
+def test_a_call_of_the_kernels_that_fails_leaves_its_round_as_it_was(parents: tuple[int, ...]) -> None:
+    """It has written to the tape and to the back, and says that no memory was left."""
+    model, tokens = model_of("qwen3_5", torch.bfloat16), random_tokens(6, 6)
+    kernels, more = required(), DraftTree(tokens=torch.tensor(tokens[3:]), parents=parents)
+    real = kernels.forward
+    for failing in (more, DraftTree(tokens=torch.tensor(tokens[::-1][:2]), parents=(2, 2))):
+        cache, plain = LONG.cache(model), LONG.cache(model)
+        before = Memory.of(cache)
+        for sound in (cache, plain):
+            logits_of(model, sound, chain(tokens[:3]))
+        with patch.object(kernels, "forward", lambda call: real(call) + 1), pytest.raises(TargetError, match="memory"):
+            model.score([(failing, cache)], NOTHING)
+        assert (cache.num_open, Memory.of(cache).equals(before)) == (3, True)
+        assert torch.equal(logits_of(model, cache, more), logits_of(model, plain, more))
+        path = path_to((-1, 0, 1, *parents), 5)
+        cache.commit(path)
+        plain.commit(path)
+        assert Memory.of(cache).equals(Memory.of(plain))
 
 
 def rounds_of(text: Sequence[int], choices: Random) -> Iterator[tuple[tuple[int, ...], int]]:

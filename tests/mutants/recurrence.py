@@ -122,6 +122,14 @@ UNDOING = (
         killer=LONG,
     ),
     Mutant(
+        name="a-failed-calls-states-are-believed",
+        bug="what the kernels wrote before they ran out of memory is taken for the end of the round before it",
+        file="cache/recurrent.py",
+        before="self._continues = num_old > 0 and nodes.is_chain and self._reached == num_old",
+        after="self._continues = num_old > 0 and nodes.is_chain",
+        killer="tests/models/test_hybrid_rounds.py::test_a_call_of_the_kernels_that_fails_leaves_its_round_as_it_was",
+    ),
+    Mutant(
         name="a-longer-tape-is-empty",
         bug="nodes of a round that outgrew its tape are lost",
         file="cache/recurrent.py",
