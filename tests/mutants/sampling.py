@@ -64,6 +64,14 @@ RANDOMNESS = (
         killer=RACE + "test_ties_that_truncation_tells_apart_are_left_to_the_definition",
     ),
     Mutant(
+        name="the-likeliest-stays-though-others-are-as-likely",
+        bug="of tokens tied at the top, top-p keeps one it drops",
+        file="sampling/race.py",
+        before="np.count_nonzero(row.narrow > np.float32(x - near)) == 1:",
+        after="np.count_nonzero(row.narrow > np.float32(x - near)) >= 1:",
+        killer=RACE + "test_ties_that_truncation_tells_apart_are_left_to_the_definition",
+    ),
+    Mutant(
         name="race-compares-logits-before-the-shift",
         bug="logits that are one number once the largest is taken off are told apart by what that rounded away",
         file="sampling/race.py",

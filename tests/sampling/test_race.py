@@ -237,9 +237,11 @@ def test_the_kernels_bounds_are_what_they_say(kernels: Library, instructions: st
         least = np.full(stretches + 1, -1, dtype=np.float32)
         kernels.race(noise.key(9), row.for_kernels, floor, least.ctypes.data)
         assert least[-1] == -1, "nothing is written beyond the stretches"
-        np.testing.assert_allclose(
-            least[:-1], race.bounds_reference(noise.missing_to_one(9, size), row, floor), rtol=1e-4
-        )
+        reference = race.bounds_reference(noise.missing_to_one(9, size), row, floor)
+        assert (least[:-1] <= reference * 1.0001).all()
+        near = reference <= reference.min() * 1.4
+        np.testing.assert_allclose(least[:-1][near], reference[near], rtol=1e-4, err_msg="exact where it is close")
+        assert (least[:-1] > reference.min() * 1.4)[~near].all(), "others do not come close"
         assert (least[:-1] <= exact.reshape(-1, race.STRETCH).min(axis=1) * 1.001).all(), "bounds from below"
     for bound in (-1.0, 0.5, row.top - 1e-3, row.top):
         mass, total = kernels.mass_above(row.for_kernels, bound)

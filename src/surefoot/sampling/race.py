@@ -164,6 +164,8 @@ def _stays(row: Row, token: int, *, top_p: float, min_p: float) -> bool | None:
     x = float(row.narrow[token])
     near = _near(row, x)
     tail = 1 - top_p
+    if x > row.top - near and np.count_nonzero(row.narrow > np.float32(x - near)) == 1:
+        return True if tail + MASS_SLACK < 1 else None  # nothing likelier, nothing tied
     likelier_or_tied, total = mass_above(row, x - near)
     if 1 - (likelier_or_tied - math.exp(logit.item())) / total > tail + MASS_SLACK:
         return True

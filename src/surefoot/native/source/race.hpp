@@ -16,19 +16,40 @@ typedef float Halves __attribute__((vector_size(WIDTH / 2), aligned(4), may_alia
 
 constexpr uint64_t GOLDEN = 0x9e3779b97f4a7c15, FIRST = 0xbf58476d1ce4e5b9, SECOND = 0x94d049bb133111eb;
 
-// 1 - u of `STRETCH` tokens from `first` on, u being their uniforms under a key, as ../../noise.py defines them.
-INLINE void missing_to_one(uint64_t key, int64_t first, float* out) {
+// The words of tokens under a key, from which their uniforms come, as ../../noise.py defines them; `WIDE` at a time.
+struct Generator {
   Longs state;
-  for (int i = 0; i < WIDE; ++i) state[i] = key + GOLDEN * (uint64_t(first + i) + 1);
-  for (int64_t done = 0; done < STRETCH; done += WIDE) {
+
+  INLINE Generator(uint64_t key, int64_t first) {
+    for (int i = 0; i < WIDE; ++i) state[i] = key + GOLDEN * (uint64_t(first + i) + 1);
+  }
+  INLINE Longs next() {
     Longs z = state;
     z = (z ^ (z >> 30)) * FIRST;
     z = (z ^ (z >> 27)) * SECOND;
-    z = ~(z ^ (z >> 31)) >> 12 | 0x3ff0000000000000;  // the bits of 2 - u and half a unit more
-    const Doubles left = (Doubles)z - (1.0 - 0x1p-53);
-    *(Halves*)(out + done) = __builtin_convertvector(left, Halves);
     state += GOLDEN * WIDE;
+    return z ^ (z >> 31);
   }
+};
+
+// 1 - u of words, u being their uniforms.
+INLINE Halves missing_to_one(Longs words) {
+  const Longs bits = ~words >> 12 | 0x3ff0000000000000;  // of 2 - u and half a unit more
+  const Doubles left = (Doubles)bits - (1.0 - 0x1p-53);
+  return __builtin_convertvector(left, Halves);
+}
+
+// The least 1 - u of `STRETCH` tokens from `first` on.
+INLINE float least_missing(uint64_t key, int64_t first) {
+  typedef int64_t Signed __attribute__((vector_size(WIDTH)));
+  Generator words(key, first);
+  Signed most = (Signed)(words.next() >> 12);
+  for (int64_t done = WIDE; done < STRETCH; done += WIDE) {
+    const Signed here = (Signed)(words.next() >> 12);
+    most = here > most ? here : most;
+  }
+  for (int i = 1; i < WIDE; ++i) most[0] = most[i] > most[0] ? most[i] : most[0];
+  return float(1.0 - (double(most[0]) + 0.5) * 0x1p-52);
 }
 
 // Where `x` is above the bound, `a`; elsewhere `b`.
@@ -60,22 +81,52 @@ INLINE void stretches(const float* x, int64_t count, Take take) {
 }
 
 // `(1 - u) / w` with w = e^((x - top) / temperature) bounds from below `-log(u) / w`, which is least for the token that is
-// drawn. Writes the least bound of every stretch, of the tokens whose logit is above `floor`.
+// drawn. The least bound of one stretch, of the tokens whose logit is above `floor`.
+INLINE float least_of(uint64_t key, int64_t start, const float* row, Vec high, Vec inverse, Vec floor) {
+  const Vec never = spread(INFINITY);
+  Generator words(key, start);
+  Vec best = never;
+  for (int64_t i = 0; i < STRETCH; i += LANES) {
+    float left[LANES];
+    for (int done = 0; done < LANES; done += WIDE) *(Halves*)(left + done) = missing_to_one(words.next());
+    const Vec logits = load(row + i), times = load(left) * exponential((high - logits) * inverse);
+    best = smaller(best, where_above(logits, floor, times, never));
+  }
+  float lanes[LANES];
+  store(lanes, best);
+  for (int i = 1; i < LANES; ++i) lanes[0] = lanes[i] < lanes[0] ? lanes[i] : lanes[0];
+  return lanes[0];
+}
+
+constexpr float CLOSE = 1.5f;  // how much greater than the least bound the drawn token's may be, as a rule
+
+// Writes a bound from below of every stretch. At first a stretch's least 1 - u goes with its largest logit, which takes one
+// exponential; where that comes close to the least of all, every token's own bound is computed.
 inline void race(uint64_t key, const float* x, int64_t count, double top, double temperature, float floor, float* least) {
-  const Vec high = spread(float(top)), inverse = spread(float(1.0 / temperature)), never = spread(INFINITY);
+  const Vec high = spread(float(top)), inverse = spread(float(1.0 / temperature));
+  float best = INFINITY;
+  int64_t first = 0;
   stretches(x, count, [&](const float* row, int64_t start) {
-    float left[STRETCH];
-    missing_to_one(key, start, left);
-    Vec best = never;
-    for (int64_t i = 0; i < STRETCH; i += LANES) {
-      const Vec logits = load(row + i), times = load(left + i) * exponential((high - logits) * inverse);
-      best = smaller(best, where_above(logits, spread(floor), times, never));
-    }
-    float lanes[LANES];
-    store(lanes, best);
-    for (int i = 1; i < LANES; ++i) lanes[0] = lanes[i] < lanes[0] ? lanes[i] : lanes[0];
-    least[start / STRETCH] = lanes[0];
+    Vec most = load(row);
+    for (int64_t i = LANES; i < STRETCH; i += LANES) most = larger(most, load(row + i));
+    const float logit = largest(most);
+    float factor[LANES];
+    store(factor, exponential((high - spread(logit)) * inverse));
+    const float bound = logit > floor ? least_missing(key, start) * factor[0] : INFINITY;
+    least[start / STRETCH] = bound;
+    if (bound < best) best = bound, first = start;
   });
+  if (best == INFINITY) return;
+  best = INFINITY;
+  auto refine = [&](const float* row, int64_t start) {
+    float& bound = least[start / STRETCH];
+    if (bound == INFINITY || bound > best * CLOSE) return;
+    bound = least_of(key, start, row, high, inverse, spread(floor));
+    best = bound < best ? bound : best;
+  };
+  const int64_t here = count - first < STRETCH ? count - first : STRETCH;
+  if (here == STRETCH) refine(x + first, first);
+  stretches(x, count, refine);
 }
 
 // The sum of the same w, in `total`; returns that of the tokens whose logit is above `bound`.
