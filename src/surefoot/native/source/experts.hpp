@@ -105,7 +105,7 @@ void route(const Experts& block, const float* logits, float* chances, Route* rou
 template <class T, class Out>
 INLINE void piece(const T* x, int64_t stride, int64_t rows, const Matrix& matrix, int64_t number, Out out) {
   const int64_t blocks = blocks_of(matrix), first = number * PIECE;
-  columns<T>(x, stride, matrix, rows, first, first + PIECE < blocks ? first + PIECE : blocks, out);
+  columns<T>(x, stride, matrix, rows, first, first + PIECE < blocks ? first + PIECE : blocks, -1, out);
 }
 
 template <class T>
