@@ -182,8 +182,8 @@ HISTORY = (
         name="min-tokens-off-by-one",
         bug="EOS is masked one row too many (vllm 41768)",
         file="sampling/sampler.py",
-        before="return num_generated < self._num_edited",
-        after="return num_generated <= self._num_edited",
+        before="self._num_edited = params.min_tokens if len(self._stop_ids) > 0 else 0",
+        after="self._num_edited = params.min_tokens + 1 if len(self._stop_ids) > 0 else 0",
         killer=SAMPLER + "test_rows_may_be_drawn_together_once_min_tokens_is_reached",
     ),
     Mutant(
