@@ -174,6 +174,20 @@ def test_another_thread_count_is_told_and_recorded(target: LoadedTarget, asked: 
     assert [machine["threads"] for machine in machines_of(folder.record)] == [1, 2]
 
 
+def test_kernels_that_are_missing_are_told(target: LoadedTarget, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Noting(steps=1), Noting()
+    monkeypatch.setattr("surefoot.train.run.available", lambda: Kernels())
+    train_dflash(target, asked, first)
+    monkeypatch.setattr("surefoot.train.run.available", lambda: None)
+    train_dflash(target, asked, second)
+    assert first.notes == []
+    assert "was computed with kernels 'abacus' before, and now kernels is 'none'" in second.notes[0]
+
+
+class Kernels:
+    instructions = "abacus"
+
+
 def test_a_run_of_a_version_without_these_records_goes_on(target: LoadedTarget, asked: Asked) -> None:
     """Its threads are known from what it says of its making."""
     whole = train_dflash(target, replace(asked, out=asked.out.with_name("whole")), Watcher())

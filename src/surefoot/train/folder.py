@@ -51,9 +51,9 @@ class RunFolder:
         else:
             self.update(**{name: dict(found)})
 
-    def note_machine(self, provenance: Mapping[str, object]) -> str | None:
+    def note_machine(self, provenance: Mapping[str, object], kernels: str) -> str | None:
         """Records what the last bits of numbers depend on; a warning where an earlier start had something else."""
-        found, known = machine_of(provenance), self.record.get("machines")
+        found, known = machine_of(provenance) | {"kernels": kernels}, self.record.get("machines")
         machines = [machine for machine in known if isinstance(machine, dict)] if isinstance(known, list) else []
         before = self.record.get("provenance")
         if not machines and isinstance(before, dict):  # begun by a version that kept no list
@@ -61,9 +61,9 @@ class RunFolder:
         self.update(machines=machines if found in machines else [*machines, found])
         for earlier in machines:  # those before this start
             for name, value in found.items():
-                if earlier.get(name) != value:
+                if name in earlier and earlier[name] != value:
                     return (
-                        f"{self.path} was computed with {name} {earlier.get(name)!r} before, and now {name} is "
+                        f"{self.path} was computed with {name} {earlier[name]!r} before, and now {name} is "
                         f"{value!r}: the drafter may differ in the last bits from one that was made in one piece"
                     )
         return None

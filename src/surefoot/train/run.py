@@ -15,6 +15,7 @@ from surefoot.errors import OptionError
 from surefoot.loading.dflash import find_dflash
 from surefoot.loading.loaded import LoadedTarget
 from surefoot.loading.shards import stored_tensors
+from surefoot.native import available
 from surefoot.provenance import Provenance
 from surefoot.train.answers import answered
 from surefoot.train.data import Split, digest_of, pack, pieces_to_answer
@@ -108,7 +109,8 @@ def _hold_sources(target: LoadedTarget, asked: Asked, dtype: torch.dtype, folder
 def _prepare(target: LoadedTarget, folder: RunFolder, watcher: Watcher) -> None:
     """Brings the record up to this start."""
     provenance = Provenance.collect(str(target.model.device)).as_json()
-    note = folder.note_machine(provenance)
+    library = available()
+    note = folder.note_machine(provenance, "none" if library is None else library.instructions)
     if note is not None:
         watcher.noticed(note)
     folder.update(state="training", target_name=target.name, provenance=provenance)
