@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from statistics import median
 from time import perf_counter
 
 import surefoot
@@ -124,8 +125,11 @@ def noise(options: Options) -> Findings:
 
 
 def context(options: Options) -> Findings:
-    """Forwards of 1 and 8 rows after longer and longer contexts, beside what the bytes read alone would cost: weights,
-    and keys and values as they are kept."""
+    """Forwards of 1 and 8 rows after longer and longer contexts.
+
+    What the longest one adds is held to its bytes of keys and values: each costs what it did after fewer. Beside it,
+    how a forward grows against all bytes it reads, as if one of keys and values cost no more than one of weights.
+    """
     figures = []
     lengths = (64, 256) if options.quick else CONTEXTS
     for model, dtype in cases(options, ("0.5b",)):
@@ -148,7 +152,12 @@ def context(options: Options) -> Findings:
                 bytes_alone = read[length] / read[lengths[0]]
                 pairs = zip(taken, seconds[lengths[0], rows], strict=True)
                 growth = [long / short / bytes_alone for long, short in pairs]
-                figures.append(Figure.of(f"{label}: growth / growth of the bytes read", "times", growth, LINEAR))
+                figures.append(Figure.of(f"{label}: growth / growth of the bytes read", "times", growth))
+            for before in lengths[1:-1] if length == lengths[-1] else ():
+                first, second, last = (median(seconds[at, rows]) for at in (lengths[0], before, length))
+                cost = (last - first) / (second - first) * (before - lengths[0]) / (length - lengths[0])
+                case = f"{label}: a byte of keys and values / one of {before} tokens'"
+                figures.append(Figure.of(case, "times", [cost], LINEAR))
     return Findings(figures=tuple(figures), versions={})
 
 

@@ -88,6 +88,8 @@ def _blocks(kind: str) -> DFlash:
     lessons = (
         SamplingParams(seed=0),
         SamplingParams(seed=0, allowed_tokens=tuple(range(0, VOCAB, 2))),
+        SamplingParams(temperature=0.8, seed=13, repetition_penalty=1.05),
+        SamplingParams(temperature=0.8, seed=13, presence_penalty=0.4),
         *(SamplingParams(temperature=0.8, seed=13 + i) for i in range(_LESSONS)),
     )
     answers = [engine.generate(PROMPT, replace(one, max_tokens=_TOKENS, ignore_eos=True)) for one in lessons]
