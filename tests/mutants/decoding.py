@@ -161,8 +161,8 @@ ENDINGS = (
         name="stop-is-seen-at-the-rounds-end-only",
         bug="only the last token of a run is checked (transformers 47912, openvino.genai 1951)",
         file="stops.py",
-        before="finish = self._read(token, origin, logprobs)",
-        after="finish = (self._read(token, origin, logprobs), None)[kept < len(verdict.emitted)]",
+        before='finish = self._read(token, "draft" if kept < len(emitted) else verdict.next_origin, logprobs)',
+        after="finish = (self._read(token, verdict.next_origin, logprobs), None)[kept < len(emitted)]",
         killer=DECODE + "test_stop_id_anywhere_cuts_ids_cache_and_counts",
     ),
     Mutant(

@@ -204,17 +204,10 @@ SOURCES = (
         bug="the order of a sum depends on how many rows are computed together",
         file="native/source/linear.hpp",
         before="  for (const T* stop = w + steps * numbers; w != stop; w += numbers) {",
-        after="  if (ROWS > 2 && steps > 2) {\n"
-        "    Walk<T> third = x;\n"
-        "    third.step(), third.step();\n"
-        "    accumulate(third, w + 2 * numbers, run, sums);\n"
-        "    accumulate(x, w, run, sums);\n"
-        "    x.step();\n"
-        "    accumulate(x, w + numbers, run, sums);\n"
-        "    x.step(), x.step();\n"
-        "    w += 3 * numbers, steps -= 3;\n"
-        "  }\n"
-        "  for (const T* stop = w + steps * numbers; w != stop; w += numbers) {",
+        after="  if (ROWS > 2 && steps > 2) { Walk<T> third = x; third.step(), third.step(); "
+        "accumulate(third, w + 2 * numbers, run, sums); accumulate(x, w, run, sums); x.step(); "
+        "accumulate(x, w + numbers, run, sums); x.step(), x.step(); w += 3 * numbers, steps -= 3; } "
+        "for (const T* stop = w + steps * numbers; w != stop; w += numbers) {",
         killer=BLOCKS + "test_a_chain_of_any_number_of_rows_is_its_rows_one_by_one[portable-fp32]",
     ),
     Mutant(

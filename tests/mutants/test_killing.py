@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.mutants.catalogue import MUTANTS
 from tests.mutants.killing import PACKAGE, ROOT, Failure, Outcome
 from tests.mutants.mutant import Mutant, StaleMutantError
 
@@ -99,3 +100,8 @@ def test_a_file_that_is_gone_makes_a_mutant_stale(tmp_path: Path) -> None:
     with pytest.raises(StaleMutantError, match=r"no\.py"):
         mutant("a", "b", "no.py").plant_in(tmp_path)
     assert (PACKAGE / "errors.py").is_file()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_still_finds_its_line(mutant: Mutant) -> None:
+    assert mutant.plant((PACKAGE / mutant.file).read_text("utf-8"))
