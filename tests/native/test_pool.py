@@ -135,7 +135,8 @@ def test_a_forked_process_can_call(kernels: Library) -> None:
 def test_workers_that_wake_late_go_through_blocks_that_are_done(kernels: Library) -> None:
     """Each layer's rows choose other experts, so a worker that comes to one after another has begun finds those."""
     experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
-    model = make_model("qwen3_moe", seed=1, num_hidden_layers=24, hidden_size=17, **experts)
+    model = make_model("qwen3_moe", torch.float32, seed=1, num_hidden_layers=24, hidden_size=17, **experts)
+    assert model.kernels is not None
     cache = model.new_cache(3)
 
     def shown() -> Tensor:
