@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -19,10 +20,23 @@ def _no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     patch.undo()
 
 
+@contextmanager
+def _torch_on(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Torch computes on one thread, and then on as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with _torch_on(1):
+        yield
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Torch computes on two threads, and then on as many as before."""
+    with _torch_on(2):
+        yield

@@ -87,7 +87,7 @@ def write_batches(
     rows: int,
     batches: int,
     seed: int,
-    temperatures: tuple[float, ...] = TEMPERATURES,
+    temperatures: tuple[float, ...],
 ) -> None:
     """Writes `batches` files of `rows` windows, at these temperatures in turn; `new_feed` begins a batch of so many
     sequences."""
@@ -113,11 +113,9 @@ def run(name: str, new_feed: Callable[[int], Feed], folder: str, *, rows: int, b
     parser.add_argument("--greedy", action="store_true", help="at temperature 0 alone, to a folder of its own")
     options = parser.parse_args()
     work: Path = options.work
+    temperatures, written = ((0.0,), f"{folder}_greedy") if options.greedy else (TEMPERATURES, folder)
     counts = {"rows": options.rows, "batches": options.batches, "seed": options.seed}
-    if options.greedy:
-        write_batches(new_feed, work, work / f"{folder}_greedy", **counts, temperatures=(0.0,))
-    else:
-        write_batches(new_feed, work, work / folder, **counts)
+    write_batches(new_feed, work, work / written, **counts, temperatures=temperatures)
 
 
 def main() -> None:

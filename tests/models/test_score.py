@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from tests.factories import make_model
@@ -40,14 +38,6 @@ def tiny(kind: str, dtype: torch.dtype, **options: object) -> DecoderModel:
     """A model of one kind; width 72 is no multiple of a vector, so that scalar tails are met."""
     overrides = {"num_hidden_layers": 2, "intermediate_size": 72} | KINDS[kind] | options
     return make_model(dtype=dtype, **overrides)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -121,7 +121,7 @@ EXAMINING = (
         name="every-target-is-the-recorded-one",
         bug="a drafter of another target of the same counts drafts badly and nothing says why",
         file="loading/dflash.py",
-        before="    if recorded == hashlib.sha256(config.read_bytes()).hexdigest():",
+        before="    if recorded == config_digest(target):",
         after="    if recorded:",
         killer="tests/doctor/test_dflash.py::test_a_drafter_whose_record_names_another_target_is_a_warning",
     ),

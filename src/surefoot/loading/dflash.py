@@ -128,6 +128,11 @@ def check_fit(name: str, config: DFlashConfig, target_name: str, target: Decoder
     return (f"the drafter's context of {theirs} tokens is shorter than the target's {ours}: no drafts beyond it",)
 
 
+def config_digest(path: Path) -> str:
+    """Sha256 of a checkpoint's ``config.json``, in hexadecimal digits: how a record names a target."""
+    return hashlib.sha256((path / "config.json").read_bytes()).hexdigest()
+
+
 def trained_for_another(drafter: Path, target: Path) -> str | None:
     """A note where the record beside a drafter says that it was trained for a target of another ``config.json``.
 
@@ -142,7 +147,7 @@ def trained_for_another(drafter: Path, target: Path) -> str | None:
     recorded = made_for.get("config_sha256") if isinstance(made_for, dict) else None
     if not isinstance(recorded, str) or config is None:
         return None
-    if recorded == hashlib.sha256(config.read_bytes()).hexdigest():
+    if recorded == config_digest(target):
         return None
     name = record.get("target_name")
     named = f" ({name:.80})" if isinstance(name, str) else ""

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from surefoot.errors import OptionError, TrainingError
+from surefoot.loading.dflash import RECORD
 from surefoot.train.checkpoint import aside_of, write_json
 
-RECORD, TRAINING, LOCK = "run.json", "training", ".lock"
+TRAINING, LOCK = "training", ".lock"
 STATE, ANSWERS = "state.safetensors", "answers.jsonl"
 
 

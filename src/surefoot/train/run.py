@@ -12,7 +12,7 @@ import torch
 from surefoot.drafters.dflash.config import to_json
 from surefoot.engine import Engine
 from surefoot.errors import OptionError
-from surefoot.loading.dflash import find_dflash
+from surefoot.loading.dflash import config_digest, find_dflash
 from surefoot.loading.loaded import LoadedTarget
 from surefoot.loading.shards import stored_tensors
 from surefoot.native import available
@@ -60,8 +60,7 @@ def identity_of(path: Path) -> dict[str, object]:
         with file.open("rb") as opened_file:
             while block := opened_file.read(2**20):
                 weights.update(block)
-    config = hashlib.sha256((path / "config.json").read_bytes())
-    return {"config_sha256": config.hexdigest(), "weights_sha256": weights.hexdigest()}
+    return {"config_sha256": config_digest(path), "weights_sha256": weights.hexdigest()}
 
 
 def train_dflash(target: LoadedTarget, asked: Asked, watcher: Watcher) -> RunFolder:
