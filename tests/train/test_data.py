@@ -41,7 +41,8 @@ def test_packing_keeps_documents_whole_and_learns_answers_alone(sizes: list[tupl
     try:
         split = pack(documents, OPTIONS, seed)
     except OptionError as refused:  # documents so short that what is kept aside has nothing to learn
-        assert "nothing is an answer" in str(refused)
+        if "nothing is an answer" not in str(refused):
+            raise
         reject()
     tokens = np.concatenate([split.train.ids.ravel(), split.held_out.ids.ravel()])
     learnt = np.concatenate([split.train.learnt.ravel(), split.held_out.learnt.ravel()])
